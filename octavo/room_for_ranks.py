@@ -68,7 +68,9 @@ def with_ranks(
     if arguments.tensor_parallel_form == "sums":
         ranks = further + 1
         times = max(_times_kept(group.spec, ranks) for group in layout.groups)
-        step_bytes = ranks * footprint.step_bytes(_share(largest_step, ranks))
+        share = _share(largest_step, ranks)
+        others = structs.replace(share, vocabulary=0)  # the logits are in memory that all map
+        step_bytes = footprint.step_bytes(share) + further * footprint.step_bytes(others)
     return structs.replace(
         bill,
         weights_bytes=-(-bill.weights_bytes // nodes),

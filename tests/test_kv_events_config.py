@@ -64,6 +64,9 @@ def test_only_this_machine_can_read_unless_another_address_is_given() -> None:
         ({**ON, "max_queue_size": 1 << 30}, "max_queue_size"),
         ({**ON, "topic": 5}, "topic"),
         ({**ON, "topic": "x" * 300}, "topic"),
+        ({**ON, "topic": "é" * 128}, "topic"),
+        ('{"enable_kv_cache_events": true, "topic": "\\ud800"}', "topic"),
+        ({**ON, "endpoint": "tcp://..:5557"}, "endpoint"),
     ],
 )
 def test_what_cannot_be_followed_is_refused_by_name(given: Any, word: str) -> None:

@@ -118,6 +118,7 @@ void FurtherStages::pass(int stage, Content step, const Content& rows) {
   Stage& next = stages_[stage + 1];
   {
     const std::lock_guard<std::mutex> lock(turn_);
+    if (is_over_) return;  // `end` leaves links open that have no step, and waits for this thread
     next.sent.push_back(std::move(step));
   }
   announce();
@@ -146,6 +147,7 @@ void FurtherStages::send(const StepInputs& in, const RowsAt& rows) {
   copies_.clear();
   {
     const std::lock_guard<std::mutex> lock(turn_);
+    if (is_over_) throw std::runtime_error(failure_);
     stages_[0].sent.push_back(std::move(numbers));
   }
   announce();

@@ -31,6 +31,7 @@ from octavo.wire.commands import NO_ENGINE, Command, Reply
 from octavo.wire.facts import EngineFacts
 
 if TYPE_CHECKING:
+    from octavo.engine.ranks.group import ProcessGroup
     from octavo.engine.tensor_files import RequestFiles, TensorFiles
     from octavo.loader import ModelFiles
     from octavo.models.load import OpenedModel
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SNAPSHOT_SECONDS = 0.5
+CLOSE_SECONDS = 5.0  # for the running step to end, where it is computed by several processes
 POLL_SECONDS = 0.001  # an idle engine looks so often whether a file is ready
 _CLOSED = "the engine is closed"
 _Numbered = tuple[int, Command]
@@ -52,9 +54,11 @@ class InlineClient:
         facts: EngineFacts,
         adapters: RequestFiles | None = None,
         files: TensorFiles | None = None,
+        group: ProcessGroup | None = None,
     ) -> None:
         self._core: EngineCore | None = core
         self._facts = facts
+        self._group = group  # the engine's other processes; None: there are none
         self._files = files  # None: the engine loads none
         self._holds = Holds([] if adapters is None else [adapters], None)
         # Requests, aborts and numbered commands; bounded by the callers: each adds n requests.
@@ -144,10 +148,20 @@ class InlineClient:
             self._is_closing = True
             self._wake.notify()
         if self._thread.is_alive():
-            self._thread.join()
+            self._end_thread()
         self._call_soon(self._commands.fail_all, _CLOSED)
         atexit.unregister(self._exit)
-        self._core = None  # frees the weights and the cache
+        self._core = self._group = None  # frees the weights and the cache
+
+    def _end_thread(self) -> None:
+        """Wait for the running step, which is given up if another process does not compute it."""
+        group = self._group
+        self._thread.join(None if group is None else CLOSE_SECONDS)
+        if group is not None and self._thread.is_alive():
+            log.warning("the running step is given up: its processes take too long to end it")
+            group.give_up(_CLOSED)
+            self._thread.join()
+            group.close()  # which ends them, also one that is stopped
 
     def _exit(self, process: int) -> None:
         """Close at the end of the thread's process; in one that was forked there is no thread."""
@@ -160,6 +174,8 @@ class InlineClient:
         try:
             self._work(core)
         except BaseException as error:  # the thread's boundary: callers must get the error
+            if self._is_closing:  # its last step was given up
+                return
             log.exception("the engine's thread ended because of an error")
             dead = EngineDeadError(
                 f"the engine has stopped after an error: {type(error).__name__}: {error}"
@@ -259,4 +275,4 @@ def start(
 
     engine = build_engine(arguments, processors=processors, meanwhile=meanwhile)
     files = own_files(engine, arguments.adapter_directory)
-    return InlineClient(engine.core, engine.facts, engine.adapters, files)
+    return InlineClient(engine.core, engine.facts, engine.adapters, files, engine.ranks)

@@ -361,13 +361,12 @@ def start(
     arguments: EngineArguments,
     timing: Timing | None,
     processors: Mapping[str, LogitsProcessor] | None,
-    meanwhile: object = None,
+    _meanwhile: object = None,
 ) -> ProcessClient:
     """Launch the engines' processes, and wait until they are ready.
 
-    `meanwhile` is for an engine that opens the model in this process, which none of these does.
+    What is to be done while this process opens a model is not: none of these does.
     """
-    del meanwhile
     if processors:
         raise ConfigError(
             "logits_processors are functions, which do not cross into the engine's process; "

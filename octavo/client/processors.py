@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from octavo.observe.machine import ROOT, num_cores
+from octavo.observe.memory_nodes import memory_nodes
 
 
 @contextmanager
@@ -58,7 +59,10 @@ def divide(
 
 
 def cores(root: Path = ROOT) -> list[list[int]]:
-    """Return the processors of each core that this process may use."""
+    """Return the processors of each core that this process may use, node of memory by node.
+
+    The processors of a node need not have numbers that follow each other.
+    """
     if not hasattr(os, "sched_getaffinity"):  # a system without engines in processes of their own
         return [[processor] for processor in range(os.cpu_count() or 1)]
     found: dict[str, list[int]] = {}
@@ -69,4 +73,9 @@ def cores(root: Path = ROOT) -> list[list[int]]:
         except OSError:
             siblings = ""
         found.setdefault(siblings or f"alone {processor}", []).append(processor)
-    return list(found.values())
+    places = {
+        processor: place
+        for place, node in enumerate(memory_nodes(root))
+        for processor in node.processors
+    }
+    return sorted(found.values(), key=lambda core: places.get(core[0], len(places)))

@@ -19,6 +19,7 @@ _RANGES: Mapping[str, tuple[int, int]] = {
     "hwm": (1, 1_000_000),
     "max_queue_size": (1, 1_000_000),
 }
+MOST_TOPIC_BYTES = 255  # so that a subscription to it is as short as readers' messages must be
 _EXAMPLE = 'as in {"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}'
 
 
@@ -43,9 +44,8 @@ class KVEventsConfig:
             is_whole = isinstance(value, int) and not isinstance(value, bool)
             if not (is_whole and least <= value <= most):
                 raise _error(f"{name}={value!r} must be a whole number from {least} to {most}")
-        topic: object = self.topic
-        if not isinstance(topic, str) or len(topic) > 256:
-            raise _error("topic must be a text of at most 256 characters")
+        if not _is_topic(self.topic):
+            raise _error(f"topic must be a text of at most {MOST_TOPIC_BYTES} bytes in UTF-8")
 
     def check(self, first: int, count: int, *, caches: bool) -> None:
         """Refuse addresses of which several engines would have the same, and none to publish."""
@@ -112,6 +112,13 @@ def read_kv_events_config(given: object) -> KVEventsConfig | None:
     return config if is_on and publisher != "null" else None
 
 
+def _is_topic(value: object) -> bool:
+    try:
+        return isinstance(value, str) and len(value.encode()) <= MOST_TOPIC_BYTES
+    except UnicodeEncodeError:  # half of a character, which JSON can write
+        return False
+
+
 def _check_address(name: str, value: object) -> None:
     text = value if isinstance(value, str) else ""
     found = _ADDRESS.fullmatch(text)
@@ -122,6 +129,10 @@ def _check_address(name: str, value: object) -> None:
         )
     if found is not None and not 1 <= int(found["port"]) <= 65535:
         raise _error(f"{name}={value!r}: the port must be from 1 to 65535")
+    try:
+        (found["host"] if found is not None else "").encode("idna")
+    except UnicodeError:
+        raise _error(f"{name}={value!r}: this is no name of a host") from None
 
 
 def _error(text: str) -> ConfigError:

@@ -172,6 +172,8 @@ class ModelRunner:
         pending = self._backend.step(step.batch, step.draws)
         started = StepInFlight(self, plan, step, pending, work, loaded, ahead)
         self._in_flight.append(started)
+        if work is not None and self._shaping is not None:
+            self._begin_masks(self._shaping)
         return started
 
     def _open(self, slots: Sequence[NewSlot]) -> Opened:
@@ -283,7 +285,7 @@ class ModelRunner:
     ) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Give the grammars what was drawn; return what they force then, by slot.
 
-        Another step in flight draws its tokens itself. Its masks can be computed now.
+        Another step in flight draws its tokens itself. Its masks may be computed now.
         """
         state, work = self.state, started.mask_work
         forced = []
@@ -305,10 +307,21 @@ class ModelRunner:
                     state.set_known(slot, end - 1, (drawn[-1], *tokens))
         if work is not None:
             shaping.end(work)
-        if self._in_flight and (work := self._in_flight[0].mask_work) is not None:
-            shaping.start(work, is_running=True)
+        self._begin_masks(shaping)
         self._appended = dict(forced)
         return tuple(forced)
+
+    def _begin_masks(self, shaping: Shaping) -> None:
+        """Compute the masks of those steps in flight before which all tokens of their texts are.
+
+        Stages have steps of different sequences, which need not wait for each other.
+        """
+        drawn: set[int] = set()
+        for started in self._in_flight:
+            work = started.mask_work
+            if work is not None and not (work.has_begun or work.depends_on(drawn)):
+                shaping.start(work, is_running=True)
+            drawn.update(started.step.draws.slots.tolist())
 
     def _with_errors(
         self, plan: StepPlan, result: StepResult, failed_before: tuple[int, ...]

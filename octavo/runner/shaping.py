@@ -18,7 +18,7 @@ A grammar that fails leaves no token in the next mask of its text, so that its r
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread, current_thread
@@ -60,6 +60,7 @@ class ShapedText:
     def __init__(self, new: NewSlot) -> None:
         sampling = new.sampling
         self.name = new.request_id
+        self.slot = new.slot
         self.grammar = sampling.grammar
         # Known tokens that the matcher has not accepted yet.
         self.fresh = list(new.tokens[new.num_prompt :])
@@ -134,6 +135,11 @@ class MaskWork:
     def __init__(self, rows: Words, texts: list[tuple[ShapedText, int, list[int], Behind]]) -> None:
         self.masks = Masks(rows)
         self.texts = texts  # with the first row, the drafts, and those behind each row
+        self.has_begun = False
+
+    def depends_on(self, slots: Collection[int]) -> bool:
+        """Return whether a text has one of these slots, for which a step before this one draws."""
+        return any(text.slot in slots for text, *_ in self.texts)
 
 
 class Shaping:
@@ -219,6 +225,7 @@ class Shaping:
 
     def start(self, work: MaskWork, *, is_running: bool = False) -> None:
         """Compute the masks; all tokens before the step are known, which may run already."""
+        work.has_begun = True
         if not (self._beside or is_running):
             self._compute(work)
             return

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections import deque
 from collections.abc import Callable
 
-from octavo.zmtp.parser import Bounds, BrokenError, Message, Parser, command, greeting
+from octavo.zmtp.parser import (
+    Bounds,
+    BrokenError,
+    Message,
+    Parser,
+    command,
+    greeting,
+    subscription,
+)
 
 READ_BYTES = 1 << 16
 MOST_REPLY_BYTES = 1 << 14  # answers to questions whether this end lives, which it does not take
@@ -68,6 +77,10 @@ class Connection:
             raise BrokenError("it asks whether this end lives, and takes no answer")
         return found
 
+    def subscribe(self, topic: bytes) -> None:
+        """Ask for a topic, in the form of the other end's version, once `is_ready`."""
+        self.send(subscription(topic, is_command=self._parser.takes_commands))
+
     def send(self, message: tuple[bytes, ...]) -> None:
         """Add a message, as `frames` makes it, to those that wait."""
         self._waiting.append(message)
@@ -106,15 +119,22 @@ class Connection:
             if now - self._began > HANDSHAKE_SECONDS:
                 raise EndedError("its handshake does not end")
             return
-        if not self._beats:
-            return
+        if not (self._beats and self._parser.takes_commands):
+            return  # versions before 3.1 know no such question
         if not is_read:
             self._heard = now
         if now - self._heard > SILENT_SECONDS and self._asked > self._heard:
+            if self._has_unread():  # this process was late, not the other end
+                return
             raise EndedError(f"nothing came for {SILENT_SECONDS:.0f} s")
         if now - max(self._heard, self._asked) > BEAT_SECONDS:
             self._asked = now
             self._urgent += _PING
+
+    def _has_unread(self) -> bool:
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        return any(what & select.POLLIN for _, what in poll.poll(0))
 
     def close(self) -> None:
         self.socket.close()

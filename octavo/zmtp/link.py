@@ -8,10 +8,8 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from octavo.zmtp.connection import Connection, EndedError
-from octavo.zmtp.endpoint import dial
+from octavo.zmtp.dialer import Dialer
 from octavo.zmtp.parser import Bounds, BrokenError, Message
-
-FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.1, 5.0
 
 
 class Change(Enum):
@@ -32,16 +30,14 @@ class Link:
         clock: Callable[[], float],
         changed: Callable[[Change, str], None],
         *,
-        first: tuple[bytes, ...] = (),
+        subscribes: bool = False,
     ) -> None:
-        self._endpoint, self._bounds, self._clock = endpoint, bounds, clock
+        self._bounds, self._clock = bounds, clock
         self._changed = changed
-        self._first = first  # a message that each connection begins with
+        self._subscribes = subscribes  # each connection, to all topics
+        self._dialer = Dialer(endpoint, clock)
         self._connection: Connection | None = None
         self._was_ready = False
-        self._next_try = clock()
-        self._attempt = 0
-        self._pause = FIRST_PAUSE_SECONDS
         self._waiting: deque[tuple[bytes, ...]] = deque()  # until there is a connection
 
     @property
@@ -59,17 +55,9 @@ class Link:
         if self._connection is not None:
             self._guard(lambda each: each.look(is_read=is_read))
             return
-        if self._clock() < self._next_try:
-            return
-        try:
-            self._attempt += 1
-            found = dial(self._endpoint, self._attempt - 1)
-        except OSError:  # the name is not found, or nothing listens: both may come later
-            self._postpone()
-            return
-        self._connection = Connection(found, self._bounds, self._clock, beats=True)
-        if self._first:
-            self._connection.send(self._first)
+        found = self._dialer.dial()
+        if found is not None:
+            self._connection = Connection(found, self._bounds, self._clock, beats=True)
 
     def send(self, message: tuple[bytes, ...], most: int) -> bool:
         """Send a message, now or when there is a connection; return whether there was room."""
@@ -90,7 +78,9 @@ class Link:
         ready = self._connection
         if ready is not None and ready.is_ready and not self._was_ready:
             self._was_ready = True
-            self._pause = FIRST_PAUSE_SECONDS
+            self._dialer.succeeded()
+            if self._subscribes:
+                ready.subscribe(b"")
             while self._waiting:
                 ready.send(self._waiting.popleft())
             self._changed(Change.READY, "")
@@ -114,15 +104,9 @@ class Link:
         was_ready = self._was_ready
         self.close()
         # One that breaks the protocol at once is called as seldom as one that is not there.
-        if change is Change.BROKEN:
-            self._pause = LAST_PAUSE_SECONDS
-        self._postpone()
+        self._dialer.postpone(is_long=change is Change.BROKEN)
         if was_ready or change is Change.BROKEN:
             self._changed(change, why)
-
-    def _postpone(self) -> None:
-        self._next_try = self._clock() + self._pause
-        self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS)
 
     def close(self) -> None:
         """End the connection; `look` would begin another."""

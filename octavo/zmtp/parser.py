@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _GREETING_BYTES = 64
+_MECHANISM = b"NULL"
 _MOST_COMMAND_BYTES = 1024
 _LENGTH = struct.Struct(">Q")
 _CHANGES = {
@@ -38,7 +39,7 @@ class Bounds:
 
 def greeting(kind: bytes) -> bytes:
     """Return what an end sends first: its version, that nothing is encrypted, and its kind."""
-    first = b"\xff" + bytes(8) + b"\x7f\3\1" + b"NULL".ljust(20, b"\0") + bytes(32)
+    first = b"\xff" + bytes(8) + b"\x7f\3\1" + _MECHANISM.ljust(20, b"\0") + bytes(32)
     ready = b"\5READY" + _property(b"Socket-Type", kind) + _property(b"Identity", b"")
     return first + command(ready)
 
@@ -46,6 +47,13 @@ def greeting(kind: bytes) -> bytes:
 def command(body: bytes) -> bytes:
     """Return the frame of a short command."""
     return bytes((_COMMAND, len(body))) + body
+
+
+def subscription(topic: bytes, *, is_command: bool) -> tuple[bytes, ...]:
+    """Return the frames of a subscription: a command from version 3.1 on, before it a message."""
+    if is_command:
+        return (command(b"\x09SUBSCRIBE" + topic),)
+    return frames((b"\1" + topic,))
 
 
 def frames(parts: Sequence[bytes]) -> tuple[bytes, bytes]:
@@ -72,6 +80,7 @@ class Parser:
         self._parts: Message = []  # of a message that has not ended
         self._num_bytes = 0  # of those
         self._is_greeted = False
+        self.takes_commands = False  # subscriptions, and questions whether this end lives
         self.is_ready = False  # whether the other end has named its kind
         self.replies = bytearray()  # to its questions whether this end lives
 
@@ -97,9 +106,10 @@ class Parser:
         return found
 
     def _greet(self, given: bytes) -> None:
-        if not given[9] & 1 or given[10] < 3 or given[12:32].rstrip(b"\0") != b"NULL":
+        if not given[9] & 1 or given[10] < 3 or given[12:32].rstrip(b"\0") != _MECHANISM:
             raise BrokenError("it has an older version of the protocol, or encrypts")
         self._is_greeted = True
+        self.takes_commands = given[10:12] >= b"\3\1"
 
     def _frame(self, at: int) -> tuple[int, bytes, int] | None:
         """Return flags, content and end of the frame at a place, or None until it is whole."""
@@ -140,6 +150,10 @@ class Parser:
             if kind not in self._bounds.others:
                 raise BrokenError(f"it is no {b' or '.join(self._bounds.others).decode()}")
             self.is_ready = True
+        elif name == b"ERROR" and not self.is_ready:
+            raise BrokenError(
+                f"it refuses this end: {rest[1:].decode('ascii', 'backslashreplace')!r}"
+            )
         elif not self.is_ready:
             raise BrokenError("a command before the handshake's end")
         elif name == b"PING":
@@ -156,7 +170,10 @@ def _properties(data: bytes) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
     while data:
         end = 1 + data[0]
-        size = int.from_bytes(data[end : end + 4], "big")
-        found[data[1:end].lower()] = data[end + 4 : end + 4 + size]
-        data = data[end + 4 + size :]
+        start = end + 4
+        size = int.from_bytes(data[end:start], "big")
+        if len(data) < start + size:
+            raise BrokenError("a property that is longer than its command")
+        found[data[1:end].lower()] = data[start : start + size]
+        data = data[start + size :]
     return found

@@ -15,16 +15,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from octavo.zmtp.allowance import Allowance
 from octavo.zmtp.connection import Connection, EndedError
-from octavo.zmtp.endpoint import accept, dial, listen
-from octavo.zmtp.link import FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS
+from octavo.zmtp.dialer import Dialer
+from octavo.zmtp.endpoint import accept, listen
 from octavo.zmtp.parser import Bounds, BrokenError, Message
 
 log = logging.getLogger(__name__)
 
 MOST_CALLERS = 64  # of one endpoint
-SHARE = 8  # what callers send is read in one second of so many, and in more for a moment
-MOMENT_SECONDS = 0.1
 WARNING_SECONDS = 5.0
 LOOK_SECONDS = 0.5  # between two looks whether a handshake has ended
 
@@ -51,49 +50,32 @@ class Port:
     ) -> None:
         self._endpoint, self._bounds, self._clock = endpoint, bounds, clock
         self._listener = listen(endpoint) if listens else None
-        self._next_try, self._pause, self._attempt = clock(), FIRST_PAUSE_SECONDS, 0
-        self._paid_until = 0.0
+        self._dialer = None if listens else Dialer(endpoint, clock)
+        self.allowance = Allowance(clock)  # of all callers together
         self._next_warning = clock()
         self.callers: list[Caller] = []
-
-    def rest(self) -> float:
-        """Return for how many seconds nothing is read, since it has taken its part of the time."""
-        return self._paid_until - MOMENT_SECONDS - self._clock()
-
-    def took(self, began: float) -> None:
-        """Count the time since `began` as one that callers have taken."""
-        now = self._clock()
-        self._paid_until = max(self._paid_until, began) + SHARE * (now - began)
 
     def look(self) -> float | None:
         """Call the other end if it is time; return after how many seconds to look again."""
         for each in [*self.callers]:
             self._guard(each, lambda one: one.connection.look(is_read=True))
-        if self._listener is None and not self.callers and self._clock() >= self._next_try:
-            self._call()
-        waits = self._listener is None and not self.callers
+        if self._dialer is not None and not self.callers:
+            found = self._dialer.dial()
+            if found is not None:
+                self._add(found)
+        waits = self._dialer is not None and not self.callers
         is_idle = not waits and all(each.connection.is_ready for each in self.callers)
-        rest = self.rest()
+        rest = self.allowance.rest()
         if rest > 0:
             return rest
         return None if is_idle else LOOK_SECONDS
-
-    def _call(self) -> None:
-        self._next_try = self._clock() + self._pause
-        self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS)
-        self._attempt += 1
-        try:
-            found = dial(self._endpoint, self._attempt - 1)
-        except OSError:  # the name is not found, or nothing listens: both may come later
-            return
-        self._add(found)
 
     def _add(self, found: socket.socket) -> None:
         self.callers.append(Caller(Connection(found, self._bounds, self._clock, beats=False)))
 
     def wanted(self) -> Iterator[tuple[int, int, Caller | None]]:
         """Yield each descriptor to wait at, with its events and its caller; None: the listener."""
-        may_read = self.rest() <= 0
+        may_read = self.allowance.rest() <= 0
         if self._listener is not None and may_read:
             yield self._listener.fileno(), select.POLLIN, None
         for each in self.callers:
@@ -106,21 +88,19 @@ class Port:
 
     def accept(self) -> None:
         """Take the next caller, or refuse it if there are too many."""
-        began = self._clock()
         found = None if self._listener is None else accept(self._listener)
         if found is not None and len(self.callers) < MOST_CALLERS:
             self._add(found)
         elif found is not None:
             found.close()
             self._warn(f"a caller is refused: there are {len(self.callers)}")
-        self.took(began)
 
     def read(self, caller: Caller) -> list[Message]:
         """Return the messages of one portion of what a caller sends."""
         found: list[Message] = []
         self._guard(caller, lambda one: found.extend(one.connection.read()))
-        if caller.connection.is_ready:
-            self._pause = FIRST_PAUSE_SECONDS
+        if self._dialer is not None and caller.connection.is_ready:
+            self._dialer.succeeded()
         return found
 
     def write(self, caller: Caller) -> None:
@@ -131,8 +111,7 @@ class Port:
         """End the connection of a caller that has broken a bound."""
         if caller in self.callers:
             self._warn(f"a connection is ended: {why}")
-            self._pause = LAST_PAUSE_SECONDS
-            self._drop(caller)
+            self._drop(caller, is_broken=True)
 
     def _guard(self, caller: Caller, work: Callable[[Caller], None]) -> None:
         try:
@@ -148,11 +127,12 @@ class Port:
             self._next_warning = self._clock() + WARNING_SECONDS
             log.warning("%s: %s", self._endpoint, what)
 
-    def _drop(self, caller: Caller) -> None:
+    def _drop(self, caller: Caller, *, is_broken: bool = False) -> None:
         if caller in self.callers:
             self.callers.remove(caller)
             caller.connection.close()
-            self._next_try = self._clock() + self._pause
+            if self._dialer is not None:
+                self._dialer.postpone(is_long=is_broken)
 
     def close(self) -> None:
         """Close all connections, and listen no more."""

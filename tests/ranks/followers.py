@@ -11,7 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from octavo import LLM, AsyncLLM, SamplingParams
+from octavo.api.outputs import EngineDeadError
 from octavo.confine.filter import why_unavailable
 from tests.client.clients import LIMIT, patient
 from tests.ranks.small import TIGHT, write
@@ -97,3 +100,27 @@ def check_deaths(
         wait_until(lambda: not any(runs(each, program) for each in last))
     finally:
         llm.close()
+
+
+def check_close(directory: Path, program: str, **several: int | str) -> None:
+    """Close an engine while a step waits for a stopped follower: that ends, and so do both."""
+    options: dict[str, Any] = {**TIGHT, **several}
+    llm = AsyncLLM(str(write(directory, KIND)), engine="inline", **options)
+    stopped = followers_of(os.getpid(), program)[-1]
+    os.kill(stopped, signal.SIGSTOP)
+    client: Any = llm._client
+
+    async def world() -> None:
+        async def one() -> None:
+            async for _ in llm.generate(PROMPTS[0], SAMPLING):
+                pytest.fail("a stopped process has computed a step")
+
+        asked = asyncio.ensure_future(one())
+        while not client._core.scheduler.in_flight:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(llm.close)
+        with pytest.raises(EngineDeadError):
+            await asked
+
+    asyncio.run(world())
+    assert not runs(stopped, program)

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from octavo import LLM
+from octavo.client import inline
 from octavo.core.config import ConfigError
 from octavo.engine.ranks import group
 from tests.ranks.followers import (
     KIND,
     PROMPTS,
     SAMPLING,
+    check_close,
     check_deaths,
     followers_of,
     runs,
@@ -54,6 +56,14 @@ def test_ranks_end_with_an_engine_that_is_closed(tmp_path: Path) -> None:
     assert len(ranks) == 2
     llm.close()
     assert not any(runs(each, PROGRAM) for each in ranks)
+
+
+@pytest.mark.parametrize("form", ["outputs", "sums"])
+def test_an_engine_is_closed_while_a_rank_is_stopped(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inline, "CLOSE_SECONDS", 0.1)
+    check_close(tmp_path, PROGRAM, tensor_parallel_size=2, tensor_parallel_form=form)
 
 
 def test_a_rank_that_cannot_start_ends_the_start(

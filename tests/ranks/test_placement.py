@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import logging
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from octavo.engine.ranks import group
+from octavo.engine.ranks import group, placement
 from octavo.engine.ranks.followers import LocalFollower
 from octavo.engine.ranks.placement import Share, add_words, divided
 from octavo.observe.memory_nodes import MemoryNode, memory_nodes
@@ -119,6 +121,30 @@ def test_a_process_is_bound_to_processors_and_memory() -> None:
     processors, _, preferring = ended.stdout.strip().rpartition(" ")
     assert processors == f"[{processor}]"
     assert int(preferring)
+
+
+def test_a_system_without_a_rule_for_memory_binds_the_processors(
+    affinity: set[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A container may not call `set_mempolicy`: a warning would say what is not so."""
+
+    def refuse(nodes: Sequence[int]) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(placement, "_prefer", refuse)
+    with caplog.at_level(logging.INFO):
+        placement.bind(Share((max(affinity),), (0,), 1), "rank 0")
+    assert os.sched_getaffinity(0) == {max(affinity)}
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    assert "runs on the processors of nodes 0" in record.getMessage()
+
+
+def test_processors_that_are_refused_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    placement.bind(Share((1 << 15,), (0,), 1), "rank 0")
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "is not bound to the processors" in record.getMessage()
 
 
 @pytest.mark.slow

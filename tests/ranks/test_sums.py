@@ -285,3 +285,18 @@ def test_the_rows_of_every_rank_are_in_the_bill(ranks: int, tmp_path: Path) -> N
         backend: Any = llm._model.engine.core._executor.runner._backend
         taken = backend.reserve(config.largest_step, 0)
     assert taken <= config.bill.step_bytes < 2 * taken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_logits_of_all_ranks_are_counted_once(ranks: int, tmp_path: Path) -> None:
+    """Logits lie in memory that all ranks map, and may be most of what a step takes."""
+    model = write_model(tmp_path, "LlamaForCausalLM", vocab_size=32_000, num_key_value_heads=4)
+    many: dict[str, Any] = {**SUMS, "max_num_seqs": 256, "max_num_batched_tokens": 512}
+    with LLM(str(model), tensor_parallel_size=ranks, num_threads=1, **many) as llm:
+        config = llm._model.engine.config
+        backend: Any = llm._model.engine.core._executor.runner._backend
+        taken = backend.reserve(config.largest_step, 0)
+    logits = config.largest_step.wanted_rows * 32_000 * 4
+    assert logits < taken <= config.bill.step_bytes < 2 * taken
+    assert taken < ranks * logits

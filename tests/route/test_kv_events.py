@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import random
+import socket
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
+import zmq
 
 from octavo.client.cache_events import form as published
 from octavo.options.transport import ServerSettingsError
 from octavo.route.address import read_address
+from octavo.route.kv_events import reader as reader_module
 from octavo.route.kv_events.address import EventsAddress, read_events_addresses
 from octavo.route.kv_events.form import NoBatchError, read_batch
-from octavo.route.kv_events.reader import EventsReader
+from octavo.route.kv_events.reader import UNREACHED_SECONDS, EventsReader
 from octavo.route.kv_events.source import ASK_SECONDS, MOST_HELD, MOST_HELD_BYTES, Source
 from octavo.route.kv_events.view import CacheView
+from octavo.zmtp.allowance import MOMENT_SECONDS, SHARE
 
 SIZE = 4
 _END = -1
@@ -315,10 +322,53 @@ def test_batches_that_wait_are_bounded_in_bytes() -> None:
     assert len(network.source._held) == 4
 
 
-def reader_of(endpoint: str) -> tuple[EventsReader, CacheView]:
+def reader_of(
+    endpoint: str, clock: Callable[[], float] = time.monotonic
+) -> tuple[EventsReader, CacheView]:
     view = CacheView(10, ignores_tenants=False)
     address = EventsAddress(read_address("localhost:1"), endpoint, None)
-    return EventsReader([(address, view)]), view
+    return EventsReader([(address, view)], clock), view
+
+
+@pytest.mark.parametrize("place", ["reading", "waiting for all"])
+def test_a_publisher_pays_for_what_is_computed_and_for_no_pause(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few messages cost too, if each makes the thread look at all others."""
+    now = computed = 0.0
+    is_ready = False
+    has_come, published, look = threading.Event(), Source.published, Source.look
+
+    def take(source: Source, number: int, data: bytes) -> None:
+        nonlocal now, computed
+        now += 60
+        computed += 0.5 * (place == "reading")
+        published(source, number, data)
+        has_come.set()
+
+    def look_slowly(source: Source) -> None:
+        nonlocal computed
+        computed += 0.5 * (is_ready and place == "waiting for all")
+        look(source)
+
+    monkeypatch.setattr(Source, "published", take)
+    monkeypatch.setattr(Source, "look", look_slowly)
+    monkeypatch.setattr(time, "thread_time", lambda: computed)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    publisher = context.socket(zmq.XPUB)
+    port = publisher.bind_to_random_port("tcp://127.0.0.1")
+    reader, _ = reader_of(f"tcp://127.0.0.1:{port}", lambda: now)
+    try:
+        publisher.recv()  # its subscription, behind all else that it has to say
+        is_ready = True
+        publisher.send_multipart((b"", bytes(8), batch()))
+        has_come.wait()
+    finally:
+        reader.close()
+        publisher.close(linger=0)
+        context.term()
+    rest = reader.publishers[0].allowance.rest()
+    assert SHARE * 0.5 - 2 * MOMENT_SECONDS < rest < SHARE * 2
 
 
 def test_a_reader_that_fails_knows_nothing_more_and_can_be_closed(
@@ -337,3 +387,23 @@ def test_a_reader_that_fails_knows_nothing_more_and_can_be_closed(
     assert calls
     assert not view.is_live
     reader.close()
+
+
+def test_a_publisher_that_is_not_reached_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 0.0
+    server = socket.create_server(("127.0.0.1", 0))
+    port = server.getsockname()[1]
+    server.close()  # nothing listens there
+    view = CacheView(10, ignores_tenants=False)
+    address = EventsAddress(read_address("localhost:1"), f"tcp://127.0.0.1:{port}", None)
+    publisher = reader_module._Publisher(address, view, lambda: now)
+    for _ in range(10):
+        publisher.look()
+        publisher.events.write()
+        publisher.read(publisher.events)
+        now += UNREACHED_SECONDS / 3
+    publisher.close()
+    (record,) = caplog.records
+    assert "no connection for 30 s" in record.getMessage()

@@ -9,8 +9,11 @@ import pytest
 
 from octavo.backends.step import LAST_SAMPLE, NOT_FINITE, HostBatch
 from octavo.core.engine import EngineCore
+from octavo.core.sampling_params import SamplingParams
 from octavo.exec.inline import InlineExecutor
+from octavo.grammar.supply import GrammarSupply
 from octavo.runner.model_runner import ModelRunner
+from tests.grammar.toy import ToyEngine
 from tests.runner.plans import Fixed, make_plan, make_runner, new_slot, run, successor
 from tests.runner.tiny import VOCABULARY, StubBackend, make_config, make_request, tokens_of
 
@@ -144,3 +147,32 @@ def test_the_pipeline_fills_over_a_backend_that_begins_nothing_unasked(depth: in
             num_ahead.append(len(stub.submitted) - len(stub.batches))
     assert tokens_of(events) == list(range(5, 17))
     assert num_ahead[: 12 - depth] == [depth - 1] * (12 - depth)
+
+
+def test_masks_wait_for_the_steps_that_draw_for_their_texts_and_for_no_others() -> None:
+    """Stages have steps of different sequences: a mask is computed when its own are known."""
+    stub: Any = StubBackend(successor)
+    config = make_config((None, 5), pipeline_depth=3)
+    supply = GrammarSupply(ToyEngine)
+    runner = ModelRunner(stub, VOCABULARY, config, grammars=supply, masks_beside=False)
+    shaped = SamplingParams(temperature=0, max_tokens=9, grammar="5|6 6|7 7|8 8|9")
+
+    def opened(slot: int) -> Any:
+        block = 2 * slot + 1
+        return new_slot(slot, [4], ((block,), (block + 1,)), sampling=shaped)
+
+    plans = [
+        make_plan(opened=(opened(0),), chunks=((0, 0, 1, True),)),
+        make_plan(step=1, opened=(opened(1),), chunks=((1, 0, 1, True),)),
+        make_plan(step=2, chunks=((0, 1, 1, True), (1, 1, 1, True))),
+    ]
+    started = [runner.submit(plan) for plan in plans]
+    works = [each.mask_work for each in started]
+    assert [work is not None and work.has_begun for work in works] == [True, True, False]
+    assert works[1] is not None
+    works[1].masks.wait()
+    assert started[0].collect().tokens == (5,)
+    assert works[2] is not None
+    assert not works[2].has_begun, "a text has a token that is not known yet"
+    assert started[1].collect().tokens == (5,)
+    assert started[2].collect().tokens == (6, 6)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from octavo import LLM
+from octavo.client import inline
 from octavo.core.config import ConfigError
 from octavo.engine.stages import group
 from tests.client.clients import LIMIT
@@ -18,6 +19,7 @@ from tests.ranks.followers import (
     KIND,
     PROMPTS,
     SAMPLING,
+    check_close,
     check_deaths,
     followers_of,
     runs,
@@ -89,6 +91,13 @@ def test_stages_end_with_an_engine_that_is_closed(tmp_path: Path) -> None:
     assert all(runs(each, PROGRAM) for each in stages)
     llm.close()
     assert not any(runs(each, PROGRAM) for each in stages)
+
+
+def test_an_engine_is_closed_while_a_stage_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inline, "CLOSE_SECONDS", 0.1)
+    check_close(tmp_path, PROGRAM, pipeline_parallel_size=3)
 
 
 def test_a_stage_that_cannot_start_ends_the_start(

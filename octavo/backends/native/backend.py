@@ -375,12 +375,12 @@ class NativeBackend:
             each.program.choose(kind, choice.row_class, choice.tier, choice.ahead)
 
     def reserve(self, size: StepSize, spare_bytes: int) -> int:
-        wanted = size.wanted_rows
-        step_bytes = self._recorded.reserve(
-            size.rows, wanted, size.rows, size.sequences, size.positions
-        )
-        further_bytes = self._ready.reserve_further(size.rows, size.sequences, size.positions)
-        return step_bytes + further_bytes + self._ready.reserve(wanted, size.rows)
+        return self._reserve_rows(size) + self._ready.reserve(size.wanted_rows, size.rows)
+
+    def _reserve_rows(self, size: StepSize) -> int:  # without the results of a step
+        more = size.sequences, size.positions
+        step_bytes = self._recorded.reserve(size.rows, size.wanted_rows, size.rows, *more)
+        return step_bytes + self._ready.reserve_further(size.rows, *more)
 
     def make_cache(self, num_blocks: int) -> None:
         assert self._layout is not None, "call prepare first"

@@ -7,15 +7,17 @@ it. A block is named by 64 bits of the digest under which the engine finds it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import CacheNote, RemovedBlock, StoredBlocks
 
+# Of the events of a batch, unless it is one alone: half of what a router takes of a message.
+MOST_BATCH_BYTES = 1 << 19
 # What vLLM calls the memory in which an engine computes, on whatever device it is.
 OWN_MEMORY = "GPU"
 # vLLM's names of what the layers of a KV group keep.
@@ -54,10 +56,10 @@ KVEvent = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class KVEventBatch(Struct, array_like=True, omit_defaults=True):
-    """The events of a step, in order."""
+    """The events of a step, or a part of very many, in order."""
 
     ts: float
-    events: list[KVEvent]
+    events: Sequence[KVEvent | Raw]
     data_parallel_rank: int | None = None
 
 
@@ -72,6 +74,20 @@ def name_of(digest: bytes) -> int:
 def events_of(notes: Iterable[CacheNote], facts: EngineFacts) -> list[KVEvent]:
     """Return the events that say the same as an engine's notes."""
     return [_event_of(note, facts) for note in notes]
+
+
+def batches_of(events: Iterable[KVEvent], ts: float, rank: int) -> Iterator[bytes]:
+    """Yield the batch of some events, or several, of which none is larger than readers take."""
+    part: list[Raw] = []
+    size = 0
+    for event in events:
+        data = ENCODER.encode(event)
+        if part and size + len(data) > MOST_BATCH_BYTES:
+            yield ENCODER.encode(KVEventBatch(ts, part, rank))
+            part, size = [], 0
+        part.append(Raw(data))
+        size += len(data)
+    yield ENCODER.encode(KVEventBatch(ts, part, rank))
 
 
 def _event_of(note: CacheNote, facts: EngineFacts) -> KVEvent:

@@ -14,16 +14,10 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from octavo.client.cache_events.form import (
-    ENCODER,
-    AllBlocksCleared,
-    KVEvent,
-    KVEventBatch,
-    events_of,
-)
+from octavo.client.cache_events.form import AllBlocksCleared, KVEvent, batches_of, events_of
 from octavo.client.cache_events.sender import Sender
 from octavo.core.config import ConfigError
 from octavo.options.kv_events import KVEventsConfig, address_of, is_bound, is_open
@@ -50,6 +44,7 @@ class CachePublisher:
         self._clock = clock
         self._lock = threading.Lock()  # of the queue's end to which batches are added
         self._is_closed = False
+        self._has_ended = False  # the thread: nothing more is published
         self._has_lost = False
         self._most_waiting = config.max_queue_size
         self._batches: deque[bytes | None] = deque()  # that wait to be sent; None: the end
@@ -64,33 +59,41 @@ class CachePublisher:
         woken, self._waker = os.pipe()
         for each in (woken, self._waker):
             os.set_blocking(each, False)
-        sender = Sender(self._batches, woken, outlet, replays, config)
-        self._thread = threading.Thread(target=sender.run, name="KV events", daemon=True)
+        self._sender = Sender(self._batches, woken, outlet, replays, config)
+        self._thread = threading.Thread(target=self._run, name="KV events", daemon=True)
         self._thread.start()
         self.clear()  # of a server before this one at the same address
 
+    def _run(self) -> None:
+        try:
+            self._sender.run()
+        finally:
+            with self._lock:  # what is not sent any more must not wait
+                self._has_ended = True
+                self._batches.clear()
+
     def publish(self, notes: Sequence[CacheNote], facts: EngineFacts) -> None:
-        """Send what has changed, as one batch."""
+        """Send what has changed, as one batch if it is not much."""
         self._send(events_of(notes, facts))
 
     def clear(self) -> None:
         """Send a batch that says that the engine has no blocks any more."""
         self._send([AllBlocksCleared()])
 
-    def _send(self, events: list[KVEvent]) -> None:
+    def _send(self, events: Iterable[KVEvent]) -> None:
         with self._lock:
-            if self._is_closed:
+            if self._is_closed or self._has_ended:
                 return
             if self._has_lost:
-                events.insert(0, AllBlocksCleared())
-            batch = KVEventBatch(self._clock(), events, self._rank)
-            if len(self._batches) < self._most_waiting:
-                self._add(ENCODER.encode(batch))
+                events = [AllBlocksCleared(), *events]
+            for batch in batches_of(events, self._clock(), self._rank):
+                if len(self._batches) >= self._most_waiting:
+                    if not self._has_lost:
+                        log.warning("KV events are lost: more batches than max_queue_size wait")
+                    self._has_lost = True
+                    return
+                self._add(batch)
                 self._has_lost = False
-                return
-            if not self._has_lost:
-                log.warning("KV events are lost: more batches than max_queue_size wait")
-            self._has_lost = True
 
     def _add(self, batch: bytes | None) -> None:
         self._batches.append(batch)
@@ -103,7 +106,8 @@ class CachePublisher:
             if self._is_closed:
                 return
             self._is_closed = True
-            self._add(None)
+            if not self._has_ended:
+                self._add(None)
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
             log.warning("the thread of KV events does not end")

@@ -61,6 +61,7 @@ class Sender:
             os.close(self._woken)
 
     def _round(self) -> bool:
+        began = time.thread_time()
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         owners: dict[int, tuple[Port, Caller | None]] = {}
@@ -69,9 +70,17 @@ class Sender:
             for descriptor, events, caller in port.wanted():
                 owners[descriptor] = port, caller
                 poll.register(descriptor, events)
-        for descriptor, what in poll.poll(max(1, 1000 * min(patience)) if patience else None):
+        found = poll.poll(max(1, 1000 * min(patience)) if patience else None)
+        waited = time.thread_time() - began  # what it takes to wait for all is the callers' too
+        for descriptor, what in found:
             if descriptor in owners:
-                self._serve(*owners[descriptor], what)
+                port, caller = owners[descriptor]
+                began = time.thread_time()
+                self._serve(port, caller, what)
+                # What is published, and how long that takes, is not theirs.
+                if caller is None or port is self._replays or what & ~select.POLLOUT:
+                    port.allowance.take(waited + time.thread_time() - began)
+                    waited = 0.0
         return self._take_batches()
 
     def _take_batches(self) -> bool:
@@ -90,14 +99,12 @@ class Sender:
             port.accept()
             return
         if what & ~select.POLLOUT:
-            began = time.monotonic()
             for message in port.read(caller):
                 if port is self._outlet:
                     self._subscribe(caller, message)
                 else:
                     self._ask(port, caller, message)
-            port.took(began)
-        if port is self._replays and port.rest() <= 0:
+        if port is self._replays and port.allowance.rest() <= 0:
             self._answer(port, caller)
         port.write(caller)
 
@@ -140,7 +147,7 @@ class Sender:
 
     def _answer(self, port: Port, caller: Caller) -> None:
         """Add a portion of the answers to what is sent, when the last one has been."""
-        began, connection = time.monotonic(), caller.connection
+        connection = caller.connection
         while caller.questions and connection.waiting_bytes < _PORTION_BYTES:
             first, end = caller.questions.popleft()
             number = max(first, next(iter(self._kept), end))
@@ -150,4 +157,3 @@ class Sender:
             else:
                 parts = (b"", _END, b"")
             connection.send(frames(parts))
-        port.took(began)

@@ -129,6 +129,11 @@ class ProcessGroup:
         for follower in self._followers:
             follower.link.connection.close()
 
+    def give_up(self, reason: str) -> None:
+        """Let a step that waits for the others fail, since this process ends too."""
+        self._closing.set()
+        self._end(reason)
+
     def note_end(self, reason: str) -> None:
         """End the group because one of its processes has ended."""
         if self.reason:

@@ -79,13 +79,21 @@ def bind(share: Share, name: str) -> None:
     """Bind this thread, and those that it starts from now on, to a share."""
     if not share.processors:
         return
+    nodes = ", ".join(map(str, share.nodes))
     try:
         os.sched_setaffinity(0, share.processors)
-        _prefer(share.nodes)
     except OSError as error:
-        log.warning("%s is not bound to its nodes of memory: %s", name, error.strerror)
+        log.warning("%s is not bound to the processors of nodes %s: %s", name, nodes, error)
         return
-    nodes = ", ".join(map(str, share.nodes))
+    try:
+        _prefer(share.nodes)
+    except OSError as error:  # as in a container without CAP_SYS_NICE
+        log.info(
+            "%s runs on the processors of nodes %s; the system sets no rule for its memory (%s), "
+            "so that this lies at the processor that writes it first",
+            *(name, nodes, error.strerror),
+        )
+        return
     log.info("%s runs on the processors, and in the memory, of nodes %s", name, nodes)
 
 

@@ -64,7 +64,7 @@ def contexts(flag: str) -> int:
     return option(
         1,
         "a number that divides tensor_parallel_size, without effect: positions of a long sequence "
-        "are divided among all ranks in any case",
+        "are divided among all ranks in any case, and with sums each has those of its heads",
         "COUNT",
         most=MOST_RANKS,
         flags=(flag,),

@@ -18,22 +18,20 @@ from collections.abc import Callable, Sequence
 from octavo.route.kv_events.address import EventsAddress
 from octavo.route.kv_events.source import Source
 from octavo.route.kv_events.view import CacheView
+from octavo.zmtp.allowance import Allowance
 from octavo.zmtp.link import Change, Link
 from octavo.zmtp.parser import Bounds, frames
 
 log = logging.getLogger(__name__)
 
 MOST_MESSAGE_BYTES = 1 << 20  # of all parts; a connection has one that has not ended, at most
-# A publisher may take one second of so many, and more for a moment.
-SHARE = 8
-MOMENT_SECONDS = 0.1
+UNREACHED_SECONDS = 30.0  # without a connection, until the log says so
 _POLL_SECONDS = 0.5
 _NUMBER = struct.Struct(">q")
 _FRAMES = 3  # of a message: a topic, or nothing; its number; the batch
 _MOST_QUESTIONS = 4  # that wait until they can be sent
 _EVENTS = Bounds(b"SUB", (b"PUB", b"XPUB"), _FRAMES, MOST_MESSAGE_BYTES)
 _REPLAYS = Bounds(b"DEALER", (b"ROUTER", b"DEALER", b"REP"), _FRAMES, MOST_MESSAGE_BYTES)
-_ALL_TOPICS = frames((b"\1",))
 
 
 class _Publisher:
@@ -42,11 +40,10 @@ class _Publisher:
     def __init__(self, address: EventsAddress, view: CacheView, clock: Callable[[], float]) -> None:
         self._name = f"{address.server.url} at {address.endpoint}"
         self._clock = clock
-        self._paid_until = 0.0
+        self._apart_since: float | None = clock()  # None: it is connected, or the log says so
+        self.allowance = Allowance(clock)
         self.source = Source(self._name, view, self._ask, clock)
-        self.events = Link(
-            address.endpoint, _EVENTS, clock, self._events_changed, first=_ALL_TOPICS
-        )
+        self.events = Link(address.endpoint, _EVENTS, clock, self._events_changed, subscribes=True)
         self.replays: Link | None = None
         if address.replay is not None:
             self.replays = Link(address.replay, _REPLAYS, clock, self._replays_changed)
@@ -59,8 +56,10 @@ class _Publisher:
 
     def _events_changed(self, change: Change, why: str) -> None:
         if change is Change.READY:
+            self._apart_since = None
             self.source.connected()
             return
+        self._apart_since = self._clock()
         self.source.disconnected()
         if change is Change.BROKEN:
             self._refuse(why)
@@ -74,25 +73,27 @@ class _Publisher:
             log.warning("KV events of %s: the connection is ended: %s", self._name, why)
         self.source.num_refused += 1
 
-    def rest(self) -> float:
-        """Return for how many seconds it is not read, since it has taken its part of the time."""
-        return self._paid_until - MOMENT_SECONDS - self._clock()
-
     def look(self) -> None:
         """Connect when it is due, end what is silent, and give up what has no answer."""
         self.source.look()
+        apart = self._apart_since
+        if apart is not None and self._clock() - apart > UNREACHED_SECONDS:
+            self._apart_since = None
+            log.warning(
+                "KV events of %s: no connection for %.0f s; what the server has cached is guessed",
+                *(self._name, UNREACHED_SECONDS),
+            )
         for each in self.links:
-            each.look(is_read=self.rest() <= 0)
+            each.look(is_read=self.allowance.rest() <= 0)
 
     def wanted(self, link: Link) -> int:
         """Return what to wait for at a connection: nothing to read of one that sends too much."""
-        return (select.POLLIN if self.rest() <= 0 else 0) | (
+        return (select.POLLIN if self.allowance.rest() <= 0 else 0) | (
             select.POLLOUT if link.wants_write else 0
         )
 
     def read(self, link: Link) -> None:
         """Read one portion of what the publisher sends."""
-        began = self._clock()
         for parts in link.read():
             if len(parts) == _FRAMES and len(parts[1]) == _NUMBER.size:
                 (number,) = _NUMBER.unpack(parts[1])
@@ -102,8 +103,6 @@ class _Publisher:
                     self.source.replayed(number, parts[2])
             else:
                 self.source.num_refused += 1
-        now = self._clock()
-        self._paid_until = max(self._paid_until, began) + SHARE * (now - began)
 
     def close(self) -> None:
         for each in self.links:
@@ -143,6 +142,7 @@ class EventsReader:
 
     def _round(self) -> bool:
         """Read a portion of each publisher that has sent something; return False at the end."""
+        began = time.thread_time()
         poll = select.poll()
         poll.register(self._ending, select.POLLIN)
         owners = {}
@@ -154,17 +154,21 @@ class EventsReader:
                     descriptor = link.socket.fileno()
                     owners[descriptor] = publisher, link
                     poll.register(descriptor, wanted)
-        for descriptor, what in poll.poll(self._patience() * 1000):
+        found = poll.poll(self._patience() * 1000)
+        waited = time.thread_time() - began  # to wait for all costs time too, of those who sent
+        for descriptor, what in found:
             if descriptor == self._ending:
                 return False
             publisher, link = owners[descriptor]
+            began = time.thread_time()
             if what & select.POLLOUT:
                 link.write()
             if what & ~select.POLLOUT:
                 publisher.read(link)
+            publisher.allowance.take(time.thread_time() - began + waited / len(found))
         return True
 
     def _patience(self) -> float:
         """Return for how long nothing need be done: until one that rests is read again."""
-        rests = [each.rest() for each in self.publishers if each.rest() > 0]
-        return max(0.001, min([_POLL_SECONDS, *rests]))
+        rests = [each.allowance.rest() for each in self.publishers]
+        return max(0.001, min([_POLL_SECONDS, *(rest for rest in rests if rest > 0)]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,9 +19,12 @@ from octavo.client.cache_events.form import name_of
 from octavo.client.cache_events.publisher import CachePublisher, open_publishers
 from octavo.core.config import ConfigError
 from octavo.options.kv_events import KVEventsConfig
+from octavo.route.kv_events.reader import MOST_MESSAGE_BYTES
 from octavo.wire.codec import cache_changes
 from octavo.wire.facts import EngineFacts
 from octavo.wire.message_types import CacheChanges, RemovedBlock, StoredBlocks, pack, unpack
+from octavo.zmtp.parser import Bounds, Message
+from octavo.zmtp.port import Caller, Port
 from tests.client.cache_events.reader import AllBlocksCleared, BlockStored, Reader
 from tests.sim.kv.follower import Follower
 from tests.sim.simulation import Simulation
@@ -310,3 +314,79 @@ def test_closing_twice_is_harmless_and_nothing_is_published_then(directory: Path
     publisher.close()
     publisher.close()
     publisher.clear()
+
+
+def test_much_that_changes_at_once_is_published_in_batches_that_a_router_takes(
+    directory: Path,
+) -> None:
+    config = settings(directory)
+    publisher, reader = CachePublisher(config, 0), Reader(config.endpoint, config.replay_endpoint)
+    try:
+        number = joined(reader, publisher)
+        tokens = b"\0\0\0\1" * 8192
+        notes = [
+            StoredBlocks(0, (each.to_bytes(16, "little"),), None, tokens, None, ())
+            for each in range(256)
+        ]
+        publisher.publish(notes, FACTS)
+        names: list[Any] = []
+        while len(names) < len(notes):
+            found = reader.wait()
+            assert found is not None
+            assert (found[0], len(found[1]) < MOST_MESSAGE_BYTES) == (number + 1, True)
+            number += 1
+            reader.take(*found)
+            events: list[Any] = list(reader.batches[-1].events)
+            names += [each.block_hashes[0] for each in events]
+        assert names == [name_of(each.digests[0]) for each in notes]
+        assert reader.num_gaps == 0
+    finally:
+        reader.close()
+        publisher.close()
+
+
+def test_what_nobody_sends_any_more_is_not_kept(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(sender: module.Sender) -> bool:
+        raise MemoryError
+
+    monkeypatch.setattr(module.Sender, "_round", fail)
+    publisher = CachePublisher(settings(directory), 0)
+    publisher._thread.join()
+    publisher.publish((STORED,), FACTS)
+    assert not publisher._batches
+    publisher.close()
+    publisher.close()
+
+
+def test_a_pause_of_the_process_is_not_the_readers_time(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A minute in which the machine stood still would else be one of eight without readers."""
+    paused, pause = 0.0, 0.0
+    read = Port.read
+
+    def slow(port: Port, caller: Caller) -> list[Message]:
+        nonlocal paused
+        paused += pause
+        return read(port, caller)
+
+    def new_port(address: str, bounds: Bounds) -> Port:
+        return Port(address, bounds, listens=True, clock=lambda: time.monotonic() + paused)
+
+    monkeypatch.setattr(Port, "read", slow)
+    monkeypatch.setattr("octavo.client.cache_events.publisher._open", new_port)
+    config = settings(directory)
+    publisher, reader = CachePublisher(config, 0), Reader(config.endpoint, config.replay_endpoint)
+    try:
+        reader.ask(0)  # the connection is there
+        pause = 60.0
+        reader.ask(0)
+        replays = publisher._sender._replays
+        assert replays is not None
+        assert paused
+        assert replays.allowance.rest() < 60
+    finally:
+        reader.close()
+        publisher.close()

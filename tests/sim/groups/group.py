@@ -169,7 +169,7 @@ class SimGroup(ProcessGroup):
             library.group_send(native, self._version)
             self._finish()
         self._in_flight.append((len(step.wanted), self._dead()))
-        sizes, numbers = _packed(step)
+        sizes, numbers = packed(step)
         library.group_begin(native, sizes, numbers)
         self._finish()
         return max(0.0, self._now() - began)
@@ -240,7 +240,8 @@ class SimGroup(ProcessGroup):
             self._on_fault()
 
 
-def _packed(step: Step) -> tuple[ctypes.Array[ctypes.c_int32], ctypes.Array[ctypes.c_int32]]:
+def packed(step: Step) -> tuple[ctypes.Array[ctypes.c_int32], ctypes.Array[ctypes.c_int32]]:
+    """Return the sizes and the numbers of a step, as `group_begin` takes them."""
     rows = [row for each in step.rows for row in each]
     starts = [0]
     for each in step.rows:

@@ -80,6 +80,9 @@ def _loaded(changes: tuple[tuple[str, tuple[str, str]], ...]) -> ctypes.CDLL:
         "stop": (None, (pointer, number)),
         "fail": (None, (pointer, number, wide)),
         "state_of": (number, (pointer, number)),
+        "fill": (None, (pointer, number)),
+        "close": (None, (pointer,)),
+        "num_carriers": (number, (pointer,)),
         "end": (None, (pointer, ctypes.c_char_p)),
     }
     for name, (result, arguments) in signatures.items():

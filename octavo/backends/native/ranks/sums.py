@@ -43,9 +43,9 @@ class SummingBackend(NativeBackend):
 class LeadingSummingBackend(SummingBackend, LeadingBackend):
     """The backend of the first rank, whose steps the others compute with it."""
 
-    def reserve(self, size: StepSize, spare_bytes: int) -> int:
+    def _reserve_rows(self, size: StepSize) -> int:
         assert self.ranks is not None
-        return self.ranks.ranks * super().reserve(size, spare_bytes)  # each has its own rows
+        return self.ranks.ranks * super()._reserve_rows(size)  # each has its own
 
 
 def _own_layout(layout: KVLayout, model: Model) -> KVLayout:

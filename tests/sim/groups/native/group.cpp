@@ -5,6 +5,7 @@
 // table, and on the part of each member: what is late, left out or repeated gives another number.
 #include <sys/mman.h>
 
+#include "cells.h"
 #include "machine.h"
 #include "program/program.h"
 #include "link/frame_link.h"
@@ -22,51 +23,7 @@ constexpr size_t kMemory = size_t{4} << 20;
 constexpr int kMostRows = 512;
 constexpr int64_t kStride = 4;  // floats from row to row between stages: more than a row has
 
-uint64_t mix(uint64_t state, uint64_t more) {
-  state = (state ^ more) * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03;
-  return state ^ state >> 29;
-}
-
-// What is kept of each position: its content, and where it belongs.
-struct Cell {
-  uint64_t content, position;
-};
-
-// The blocks of one cache, and what a copy of one of them does.
-struct Blocks {
-  Cell* cells = nullptr;
-  int block_size = 1;
-
-  Cell& at(const StepInputs& in, int sequence, int position) const {
-    const int32_t block = in.tables[0][sequence * in.table_width + position / block_size];
-    return cells[int64_t{block} * block_size + position % block_size];
-  }
-  void copy(int64_t source, int64_t destination) const {
-    for (int at = 0; at < block_size; ++at) {
-      sim::point();
-      cells[destination * block_size + at] = cells[source * block_size + at];
-    }
-  }
-};
-
 std::map<const KvCache*, Blocks> caches;  // of stages
-
-int sequence_of(const StepInputs& in, int row) {
-  int sequence = 0;
-  while (row >= in.row_starts[sequence + 1]) ++sequence;
-  return sequence;
-}
-
-// The number that follows from all that a sequence has in its blocks up to a position.
-uint64_t read_back(const StepInputs& in, const Blocks& blocks, int sequence, int position) {
-  uint64_t state = 17;
-  for (int at = 0; at <= position; ++at) {
-    const Cell& cell = blocks.at(in, sequence, at);
-    state = mix(state, cell.content);
-    if (cell.position != static_cast<uint64_t>(at)) state = mix(state, 0xBAD);
-  }
-  return state;
-}
 
 struct Rows {
   std::vector<int32_t> tokens, positions, row_starts, table, logits, copies;
@@ -93,6 +50,9 @@ class Group {
   virtual void finish_step(std::vector<uint64_t>& states) = 0;
   virtual void send(uint64_t version) = 0;
   virtual void end(const std::string& reason) = 0;
+  // What the engine does when it is closed; then those that carry its rows must end.
+  virtual void close_engine() {}
+  virtual int num_carriers() const { return 0; }
 
   void begin(std::function<void()> work) {
     if (lead_) machine.forget_last();
@@ -317,6 +277,14 @@ class StageGroup : public Group {
     for (int number = 1; number < members_; ++number) links_[number]->close();
   }
 
+  void close_engine() override { stages_->end(); }
+  int num_carriers() const override {
+    int found = 0;
+    for (int at = members_ - 1; at < 2 * (members_ - 1); ++at)
+      found += machine.processes[at].is_alive();
+    return found;
+  }
+
  private:
   Blocks blocks_of(int number) { return {cells_[number].data(), block_size_}; }
 
@@ -490,6 +458,19 @@ int group_state_of(Group* group, int member) {
   const sim::Process::State state = group->member(member).state;
   return state == sim::Process::State::Ended ? 1 : state == sim::Process::State::Dead ? 2 : 0;
 }
+
+// Lets a member read nothing more, so that what is sent to it waits for room.
+void group_fill(Group* group, int member) {
+  group_stop(group, member);
+  group->machine.fill(group->machine.sockets_of[member - 1]);
+}
+
+void group_close(Group* group) {
+  group->begin([group] { group->close_engine(); });
+}
+
+// Those in the engine's process that carry rows between stages, and have not ended.
+int group_num_carriers(const Group* group) { return group->num_carriers(); }
 
 void group_end(Group* group, const char* reason) {
   sim::machine = &group->machine;

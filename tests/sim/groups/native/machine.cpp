@@ -69,6 +69,10 @@ double Machine::runs_at(const Process& process) const {
       if (!from.arriving.empty()) return std::max(process.until, from.arriving.front().at);
       return from.has_ended || from.is_shut ? process.until : kNever;
     }
+    case Process::State::Sending: {
+      const Socket& to = socket(process.socket);
+      return to.has_ended || to.is_shut ? process.until : kNever;
+    }
     default:
       return kNever;
   }
@@ -201,6 +205,11 @@ void Machine::wake(const void* word) {
 ssize_t Machine::send(int descriptor, const uint8_t* data, size_t bytes) {
   point();
   Socket& own = socket(descriptor);
+  while (own.is_full && !own.is_shut && !own.has_ended) {
+    running_->state = Process::State::Sending;
+    running_->socket = descriptor;
+    leave();
+  }
   if (own.is_shut || own.has_ended) {
     errno = EPIPE;
     return -1;

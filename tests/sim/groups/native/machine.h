@@ -26,11 +26,11 @@ struct Weather {
 };
 
 struct Process {
-  enum class State { Ready, Asleep, Receiving, Ended, Dead };
+  enum class State { Ready, Asleep, Receiving, Sending, Ended, Dead };
   State state = State::Ready;
   double until = 0;                // not run before
   const void* word = nullptr;      // on which it sleeps
-  int socket = -1;                 // from which it receives
+  int socket = -1;                 // from which it receives, or which takes nothing now
   int64_t points_to_live = -1;     // then it dies; -1: it lives
   std::string failure;             // why its work has ended
   std::function<void()> work;
@@ -52,6 +52,7 @@ struct Socket {
   std::deque<Chunk> arriving;
   double last_arrival = 0;
   std::vector<uint8_t> unsent;  // of a frame that is not whole
+  bool is_full = false;         // it takes nothing, since the other end reads nothing
   bool is_shut = false;         // this end
   bool has_ended = false;       // the other one
 };
@@ -77,6 +78,8 @@ class Machine {
   void settle(double seconds);
   void kill(Process& process);
   void shut(int descriptor);
+  // Lets what is sent to a process wait from now on.
+  void fill(int descriptor) { socket(socket(descriptor).peer).is_full = true; }
 
   void point();
   void sleep_on(const void* word);
