@@ -54,6 +54,7 @@ RULES = {
     "top_n_sigma": Rule({"sampler_options": {"top_n_sigma": 1.0}}, "warm"),
     "xtc": Rule({"sampler_options": {"xtc_probability": 0.5}}, "warm"),
     "dynatemp_range": Rule({"sampler_options": {"dynatemp_range": 0.5}}, "warm"),
+    "mirostat": Rule({"sampler_options": {"mirostat": 2}}, "warm"),
     "dry": Rule({"sampler_options": {"dry_multiplier": 0.8}}),
     "repeat_last_n": Rule({"sampler_options": {"repeat_last_n": 64}, "repetition_penalty": 1.1}),
     "top_k first": Rule(

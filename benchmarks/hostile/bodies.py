@@ -41,6 +41,8 @@ WRONG: dict[str, tuple[str, ...]] = {  # raw JSON by field, for both routes
     "dry_base": ('"1"', "NaN", "0.9", "1e308"),
     "dry_penalty_last_n": (*NOT_NUMBERS, *HUGE_NUMBERS, "-2", "32769"),
     "dry_sequence_breakers": ('"x"', "[1]", '[""]', json.dumps(["x" * 41]), json.dumps(["x"] * 33)),
+    "mirostat": (*NOT_NUMBERS, *HUGE_NUMBERS, "-1", "3"),
+    "mirostat_tau": ('"1"', "[]", "NaN", "-0.1", "101"),
     "samplers": ('"x"', "[1]", '["x"]', '["xtc", "xtc"]', json.dumps(["xtc"] * 10)),
     "stop": ("1", "{}", "[1]", "[[]]", '[""]', json.dumps(["x"] * 17), json.dumps("x" * 300)),
     "stop_token_ids": ('"1"', "[-1]", '["1"]', "[1.5]", "[2147483648]", "[true]", "{}"),

@@ -44,7 +44,7 @@ Sampling kind_of(const std::string& name) {
       {"top_k", Sampling::TopK},         {"min_p", Sampling::MinP},
       {"top_p", Sampling::TopP},         {"typical_p", Sampling::TypicalP},
       {"top_n_sigma", Sampling::TopNSigma}, {"xtc", Sampling::Xtc},
-      {"temperature", Sampling::Temperature}};
+      {"temperature", Sampling::Temperature}, {"mirostat", Sampling::Mirostat}};
   for (const auto& [known, kind] : kinds)
     if (name == known) return kind;
   throw std::invalid_argument("there is no sampler " + name);
@@ -60,6 +60,11 @@ Dry read_dry(nb::handle from) {
   if (from.is_none()) return {};
   return {nb::cast<double>(from[0]), nb::cast<double>(from[1]), nb::cast<int32_t>(from[2]),
           nb::cast<int32_t>(from[3]), nb::cast<std::vector<int32_t>>(from[4])};
+}
+
+Mirostat read_mirostat(nb::handle from) {
+  if (from.is_none()) return {};
+  return {true, nb::cast<double>(from[0]), nb::cast<double>(from[1]), nb::cast<double>(from[2])};
 }
 
 SlotSampling read_sampling(nb::handle from) {
@@ -85,6 +90,7 @@ SlotSampling read_sampling(nb::handle from) {
   sampling.frequency = nb::cast<float>(from.attr("frequency"));
   sampling.penalty_window = nb::cast<int64_t>(from.attr("penalty_window"));
   sampling.dry = read_dry(nb::object(from.attr("dry")));
+  sampling.mirostat = read_mirostat(nb::object(from.attr("mirostat")));
   sampling.logprobs = nb::cast<int32_t>(from.attr("logprobs"));
   sampling.logprob_ids = ids_of(from.attr("logprob_ids"));
   sampling.has_processors = nb::len(nb::handle(nb::object(from.attr("processors")))) > 0;
@@ -247,9 +253,9 @@ class SubmittedStep {
   }
 
   // The tokens of each sample; and None, or a tuple of failures, log-probabilities of samples and
-  // of prompts, pooled vectors, proposals, saved blocks and the seconds of further programs. Tokens
-  // are tuples, since a new array takes several times as long where the weights have evicted numpy
-  // from the caches.
+  // of prompts, pooled vectors, proposals, saved blocks, the seconds of further programs and states
+  // of samplers. Tokens are tuples, since a new array takes several times as long where the weights
+  // have evicted numpy from the caches.
   // The vectors are moved out, so that a step is taken once.
   nb::tuple take() {
     if (!job_->is_done()) throw std::logic_error("a step must be waited for before it is taken");
@@ -260,8 +266,10 @@ class SubmittedStep {
     nb::object rest = nb::none();
     if (!out.failures.empty() || !out.logprobs.empty() || !out.prompts.empty() ||
         !out.pooled.empty() || !out.proposals.empty() || !job_->saved.empty() ||
-        out.further_seconds > 0.0) {
-      nb::list failures, pooled, saved;
+        out.further_seconds > 0.0 || !out.with_state.empty()) {
+      nb::list failures, pooled, saved, states;
+      for (const int32_t sample : out.with_state)
+        states.append(nb::make_tuple(job_->draws.slots[sample], out.mu[sample]));
       for (const auto& [slot, why] : out.failures)
         failures.append(nb::make_tuple(slot, static_cast<int32_t>(why)));
       for (Pooled& each : out.pooled) {
@@ -276,7 +284,7 @@ class SubmittedStep {
         saved.append(array_of(std::move(each), size));
       }
       rest = nb::make_tuple(failures, list_of(out.logprobs), list_of(out.prompts), pooled,
-                            proposals, saved, out.further_seconds);
+                            proposals, saved, out.further_seconds, states);
     }
     const nb::object tokens = tuple_of(samples, [&](size_t sample) {
       return tuple_of(out.num_tokens[sample], [&](size_t n) {

@@ -14,6 +14,9 @@ namespace {
 
 constexpr double kGreedyBelow = 1e-5;
 constexpr double kLeastTemperature = 0.01;
+constexpr double kBit = 0.69314718055994530942;  // the natural logarithm of 2
+constexpr size_t kRanks = 100;                   // from which mirostat estimates the exponent
+constexpr double kLeastExponent = 1e-12;
 
 // The tokens that are left: their ids, their logits in the same order, and the temperature.
 class Left {
@@ -40,6 +43,8 @@ class Left {
       case Sampling::TopNSigma: return top_n_sigma(stage);
       case Sampling::Xtc: return xtc(stage, coin_of(draw.seed, draw.position));
       case Sampling::Temperature: return set_temperature(stage);
+      case Sampling::Mirostat:
+        return stage.value == 1.0 ? keep_estimated(draw) : keep_expected(draw.mu);
     }
   }
 
@@ -96,7 +101,12 @@ class Left {
       kept = least;
       std::nth_element(tokens.begin(), tokens.begin() + (kept - 1), tokens.end(), nearer);
     }
-    // In the order of their ids, as the other stages leave them.
+    keep_distant(kept);
+  }
+
+  // Leaves the first of scratch_.distant, in the order of their ids, as the other stages do.
+  void keep_distant(size_t kept) {
+    std::vector<Distant>& tokens = scratch_.distant;
     std::sort(tokens.begin(), tokens.begin() + kept,
               [](const Distant& one, const Distant& other) { return one.token < other.token; });
     for (size_t i = 0; i < kept; ++i) {
@@ -193,6 +203,51 @@ class Left {
     return low + (high - low) * std::pow(share, stage.exponent);
   }
 
+  // Mirostat 2: the tokens whose surprise is at most mu.
+  void keep_expected(double mu) {
+    const double best = most() / temperature_;
+    const double edge = mu * kBit - std::log(fill_shares(best));
+    const auto is_expected = [&](size_t i) { return behind(i, best) <= edge; };
+    for (size_t i = 0; i < count(); ++i)
+      if (is_expected(i)) return keep_if(is_expected);
+    keep_first(1);
+  }
+
+  // Mirostat 1: the likeliest tokens, so many as the law that their ranks follow suggests.
+  void keep_estimated(const Draw& draw) {
+    if (count() < 2) return;
+    const double best = most() / temperature_;
+    std::vector<Distant>& tokens = scratch_.distant;
+    tokens.clear();
+    for (size_t i = 0; i < count(); ++i)
+      tokens.push_back({0.0, behind(i, best), static_cast<int32_t>(i)});
+    const auto nearer = [](const Distant& one, const Distant& other) {
+      return one.distance != other.distance ? one.distance < other.distance
+                                            : one.token < other.token;
+    };
+    const size_t ranks = std::min(count(), kRanks);
+    std::partial_sort(tokens.begin(), tokens.begin() + ranks, tokens.end(), nearer);
+    double above = 0.0, below = 0.0;
+    for (size_t rank = 0; rank + 1 < ranks; ++rank) {
+      const double step = std::log(static_cast<double>(rank + 2) / static_cast<double>(rank + 1));
+      above += step * (tokens[rank + 1].distance - tokens[rank].distance);
+      below += step * step;
+    }
+    const double wanted = log_count(std::max(above / below, kLeastExponent), draw);
+    if (wanted >= std::log(static_cast<double>(count()))) return;
+    const size_t kept = wanted > 0.0 ? static_cast<size_t>(std::exp(wanted)) : 1;
+    if (kept > ranks)
+      std::nth_element(tokens.begin(), tokens.begin() + (kept - 1), tokens.end(), nearer);
+    keep_distant(kept);
+  }
+
+  // The logarithm of how many tokens mirostat 1 leaves.
+  static double log_count(double exponent, const Draw& draw) {
+    const double excess = exponent - 1.0, spread = std::log(static_cast<double>(draw.vocabulary));
+    const double quotient = excess != 0.0 ? -excess / std::expm1(-excess * spread) : 1.0 / spread;
+    return (draw.mu * kBit + std::log(quotient)) / exponent;
+  }
+
   const KernelTable& kernels_;
   DrawScratch& scratch_;
   std::vector<int32_t>& ids_;
@@ -206,11 +261,25 @@ double run_chain(const KernelTable& kernels, int size, const Draw& draw, int32_t
                  DrawScratch& scratch) {
   if (draw.logits[likeliest] == kForbidden) {
     scratch.tokens.assign(1, likeliest);
+    scratch.left.clear();
     return 1.0;
   }
   Left left(kernels, size, draw, scratch);
   for (const Stage& stage : draw.chain) left.run(stage, draw);
   return left.temperature();
+}
+
+double surprise_of(const KernelTable& kernels, double temperature, int32_t token,
+                   DrawScratch& scratch) {
+  const std::vector<float>& logits = scratch.left;
+  if (logits.empty()) return 0.0;
+  const auto found = std::find(scratch.tokens.begin(), scratch.tokens.end(), token);
+  const double best = *std::max_element(logits.begin(), logits.end()) / temperature;
+  scratch.shares.resize(logits.size());
+  const double total = kernels.shares(logits.data(), static_cast<int>(logits.size()), temperature,
+                                      best, scratch.shares.data());
+  const double behind = best - logits[found - scratch.tokens.begin()] / temperature;
+  return (behind + std::log(total)) / kBit;
 }
 
 }  // namespace octavo

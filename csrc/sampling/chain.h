@@ -12,4 +12,8 @@ namespace octavo {
 double run_chain(const KernelTable& kernels, int size, const Draw& draw, int32_t likeliest,
                  DrawScratch& scratch);
 
+// The surprise, in bits, of one of the tokens that a chain has left; 0 where all were forbidden.
+double surprise_of(const KernelTable& kernels, double temperature, int32_t token,
+                   DrawScratch& scratch);
+
 }  // namespace octavo

@@ -117,6 +117,17 @@ double filter(const KernelTable& kernels, int size, const Draw& draw, DrawScratc
   return draw.temperature;
 }
 
+// Draws among the tokens that filters have left.
+int32_t draw_left(const KernelTable& kernels, const Draw& draw, double temperature, uint64_t one,
+                  uint64_t two, DrawScratch& scratch) {
+  const int32_t token =
+      kernels.draw_among(draw.logits, scratch.tokens.data(),
+                         static_cast<int>(scratch.tokens.size()), temperature, one, two);
+  if (!draw.chain.empty() && draw.chain.back().kind == Sampling::Mirostat)
+    scratch.surprise = surprise_of(kernels, temperature, token, scratch);
+  return token;
+}
+
 // Draws among few tokens: what concerns all of them runs over their logits, gathered.
 int32_t draw_candidate(const KernelTable& kernels, const Draw& draw, DrawScratch& scratch) {
   const std::vector<int32_t>& ids = *draw.candidates;
@@ -134,8 +145,7 @@ int32_t draw_candidate(const KernelTable& kernels, const Draw& draw, DrawScratch
   among.logits = gathered;
   const double temperature = filter(kernels, count, among, scratch);
   for (int32_t& token : scratch.tokens) token = ids[token];
-  return kernels.draw_among(draw.logits, scratch.tokens.data(),
-                            static_cast<int>(scratch.tokens.size()), temperature, one, two);
+  return draw_left(kernels, draw, temperature, one, two, scratch);
 }
 
 }  // namespace
@@ -160,8 +170,7 @@ int32_t draw_token(const KernelTable& kernels, int vocabulary, const Draw& draw,
   }
   const double temperature = filter(kernels, vocabulary, draw, scratch);
   if (temperature < 0.0) return -1;
-  return kernels.draw_among(draw.logits, scratch.tokens.data(),
-                            static_cast<int>(scratch.tokens.size()), temperature, one, two);
+  return draw_left(kernels, draw, temperature, one, two, scratch);
 }
 
 }  // namespace octavo

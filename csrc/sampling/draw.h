@@ -27,6 +27,8 @@ struct Draw {
   int64_t position;  // how many tokens were generated before
   bool has_filters;
   const std::vector<Stage>& chain;  // instead of temperature and filters; empty: none
+  double mu;                        // of mirostat, if that is the chain's last stage
+  int vocabulary;
 };
 
 struct Candidate {
@@ -53,6 +55,7 @@ struct DrawScratch {
   std::vector<Distant> distant;  // of a chain, as what follows
   std::vector<float> left;
   std::vector<float> sorted;
+  double surprise = 0.0;  // of the token that was drawn, if the chain has mirostat
 };
 
 // The random number of XTC: the noise, between 0 and 1, of a token that no vocabulary has.

@@ -68,6 +68,9 @@ void Sampler::change_slots(Draws& draws) {
     for (const Stage& stage : sampling.chain)
       if (stage.kind == Sampling::TopK && !(stage.value >= 1.0))
         refuse("top-k keeps one token at least");
+    if (sampling.mirostat.is_on &&
+        (sampling.chain.empty() || sampling.chain.back().kind != Sampling::Mirostat))
+      refuse("mirostat is the last sampler");
     if (sampling.dry.multiplier > 0.0 && (sampling.dry.allowed < 1 || sampling.dry.window < 1))
       refuse("a repetition has one token at least");
     if (sampling.bias.size() != sampling.bias_ids.size()) refuse("every bias needs a token");
@@ -163,6 +166,7 @@ void Sampler::reserve(const Draws& draws, DrawOutput& output) {
   output.num_tokens.assign(samples, 0);
   output.at.assign(samples, 0);
   output.num_main.assign(samples, 0);
+  output.mu.assign(samples, 0.0);
   results_.assign(samples, kFine);
   logprobs_at_.assign(samples, -1);
   drafts_before_.assign(samples, 0);
@@ -172,6 +176,7 @@ void Sampler::reserve(const Draws& draws, DrawOutput& output) {
     drafts += num_drafts_of(draws, static_cast<int32_t>(i));
     const SlotSampling& sampling = slots_[draws.slots[i]].sampling();
     if (sampling.has_processors) output.waiting.push_back(static_cast<int32_t>(i));
+    if (sampling.mirostat.is_on) output.with_state.push_back(static_cast<int32_t>(i));
     if (sampling.logprobs == kNoLogprobs) continue;
     logprobs_at_[i] = static_cast<int32_t>(output.logprobs.size());
     const int32_t rows = 1 + num_drafts_of(draws, static_cast<int32_t>(i));
@@ -285,6 +290,10 @@ bool Sampler::advance(const Draws& draws, int32_t sample, int32_t token, const R
     describe(row, token, given.empty() ? nullptr : given.data(), into.rows++, into, scratch);
   }
   slot.append(token);
+  if (slot.sampling().mirostat.is_on) {
+    if (results_[sample] == kFine) slot.follow_surprise(scratch.draw.surprise);
+    output.mu[sample] = slot.mu();
+  }
   output.tokens[size_t(sample) * output.width + at] = token;
   const int32_t count = ++output.num_tokens[sample];
   const int32_t next = next_row(draws, sample, token, output);
@@ -330,7 +339,9 @@ int32_t Sampler::draw_ruled(const Slot& slot, const uint32_t* mask, bool by_cand
                   sampling.seed,
                   slot.num_output(),
                   slot.has_filters(),
-                  sampling.chain};
+                  sampling.chain,
+                  slot.mu(),
+                  vocabulary_};
   const int32_t token = draw_token(kernels_, vocabulary_, draw, scratch.draw);
   if (token < 0) return kNotFinite;
   return row.at(token) == kForbidden ? kNoneLeft : token;

@@ -95,6 +95,8 @@ struct DrawOutput {
   std::vector<int32_t> num_tokens;
   std::vector<int32_t> at;        // of each sample: its row from which it has drawn last
   std::vector<int32_t> num_main;  // … its accepted drafts that are the first of its rows
+  std::vector<int32_t> with_state;  // samples with mirostat
+  std::vector<double> mu;           // … [samples]: its state behind their tokens
   std::vector<std::pair<int32_t, Failure>> failures;
   std::vector<RowLogprobs> logprobs;
   std::vector<RowLogprobs> prompts;

@@ -71,6 +71,11 @@ void Slot::append(int32_t token) {
   ++num_output_;
 }
 
+void Slot::follow_surprise(double surprise) {
+  Mirostat& mirostat = sampling_.mirostat;
+  mirostat.mu -= mirostat.eta * (surprise - mirostat.tau);
+}
+
 void Slot::follow(int32_t token) {
   if (sampling_.has_penalties()) count(token, 1.0f);
   if (sampling_.dry.multiplier > 0.0) remember(token);

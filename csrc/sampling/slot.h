@@ -14,7 +14,7 @@ namespace octavo {
 constexpr int32_t kAllLogprobs = -1;
 constexpr int32_t kNoLogprobs = -2;
 
-enum class Sampling { TopK, MinP, TopP, TypicalP, TopNSigma, Xtc, Temperature };
+enum class Sampling { TopK, MinP, TopP, TypicalP, TopNSigma, Xtc, Temperature, Mirostat };
 
 // One sampler of a chain; its fields are those of octavo/backends/step.py's Stage.
 struct Stage {
@@ -33,6 +33,14 @@ struct Dry {
   int32_t allowed = 1;
   int32_t window = 0;
   std::vector<int32_t> breakers;
+};
+
+// The parameters of the stage Mirostat, and its state behind the known tokens.
+struct Mirostat {
+  bool is_on = false;
+  double tau = 0.0;
+  double eta = 0.0;
+  double mu = 0.0;
 };
 
 // The parameters of octavo/backends/step.py's SlotSampling. All ids are in the vocabulary.
@@ -57,6 +65,7 @@ struct SlotSampling {
   float frequency = 0.0f;
   int64_t penalty_window = 0;  // the last tokens, whose occurrences count; 0: all
   Dry dry;
+  Mirostat mirostat;
   int32_t logprobs = kNoLogprobs;
   std::vector<int32_t> logprob_ids;  // whose log-probabilities are wanted; empty: the likeliest
   bool has_processors = false;
@@ -100,6 +109,8 @@ class Slot {
   void close();
   // Appends a token to the sequence.
   void append(int32_t token);
+  // Moves mirostat's bound by the surprise of a token that was drawn.
+  void follow_surprise(double surprise);
 
   bool is_open() const { return is_open_; }
   const SlotSampling& sampling() const { return sampling_; }
@@ -111,6 +122,7 @@ class Slot {
   // With DRY its window's tokens at least, of prompt and output; else nothing.
   const std::vector<int32_t>& history() const { return history_; }
   bool has_filters() const { return has_filters_; }
+  double mu() const { return sampling_.mirostat.mu; }
   // Whether penalties, or DRY, change its rows.
   bool has_last_rules() const { return has_last_rules_; }
 

@@ -220,11 +220,13 @@ class AsyncLLM(EngineControl):
         left: list[Request] = []
         for each, events in zip(requests, past, strict=True):
             emitted = array("i")
+            state: float | None = None
             for event in events:
                 if self._sinks.get(name) is not sink:
                     return
                 self._deliver([event._replace(request_id=each.request_id)])
                 emitted.extend(event.tokens)
+                state = event.sampler_state if event.sampler_state is not None else state
                 await asyncio.sleep(0)
             if self._table.is_over(each.request_id):
                 continue
@@ -232,7 +234,8 @@ class AsyncLLM(EngineControl):
             if not left or left[0].request_id != parent:  # that has ended
                 parent = None
             resumed = bool(emitted)
-            left.append(replace(each, emitted=emitted, resumed=resumed, parent_id=parent))
+            again = replace(each, emitted=emitted, resumed=resumed, parent_id=parent)
+            left.append(replace(again, sampler_state=state))
         if left and self._sinks.get(name) is sink:
             self._send_or_discard(name, sink, left)
 

@@ -126,8 +126,9 @@ def _no_bias() -> Floats:
 class Stage(NamedTuple):
     """One sampler of a chain, which works on what the ones before have left."""
 
-    name: str  # as in SamplerOptions.samplers
-    value: float  # what the name says; of "temperature" 0: the most likely token alone
+    name: str  # as in SamplerOptions.samplers, or "mirostat", which is the last
+    # What the name says; of "temperature" 0: the most likely token; of "mirostat" its version.
+    value: float
     min_keep: int = 0  # tokens that are left at least
     threshold: float = 0.0  # of "xtc"
     range: float = 0.0  # of "temperature", which follows the entropy then
@@ -142,6 +143,18 @@ class Dry(NamedTuple):
     allowed: int  # tokens; shorter repetitions have no penalty
     window: int  # the last tokens, which are looked at
     breakers: tuple[int, ...] = ()  # tokens over which no repetition reaches
+
+
+class Mirostat(NamedTuple):
+    """The parameters of the stage "mirostat", and its state, which each token changes.
+
+    A token is drawn among those whose surprise is at most `mu`, which then moves by `eta` times
+    what the surprise of that token, among those, was above or below `tau`.
+    """
+
+    tau: float  # in bits, as all surprises
+    eta: float
+    mu: float  # behind the known tokens
 
 
 class SlotSampling(Struct, frozen=True, eq=False):
@@ -170,6 +183,7 @@ class SlotSampling(Struct, frozen=True, eq=False):
     frequency: float = 0.0  # … for each occurrence
     penalty_window: int = 0  # the last tokens, whose occurrences count; 0: all
     dry: Dry | None = None
+    mirostat: Mirostat | None = None  # if it is the last stage of the chain
     logprobs: int = NO_LOGPROBS  # of drawn tokens: how many of the most likely; ALL_LOGPROBS
     logprob_ids: Ints = field(default_factory=_none)  # those of these tokens instead
     processors: tuple[Processor, ...] = ()
@@ -353,6 +367,9 @@ class StepOutput(NamedTuple):
     proposals: tuple[tuple[int, ...], ...] = ()
     saved: tuple[Bytes, ...] = ()  # the content of each of the batch's saves
     ahead_seconds: float = 0.0  # that the further program has taken
+    # (slot, mu behind the token that was drawn), of slots with mirostat, which have no drafts; of a
+    # slot that failed it means nothing
+    states: tuple[tuple[int, float], ...] = ()
 
 
 class Pending(Protocol):

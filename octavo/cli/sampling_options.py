@@ -45,6 +45,9 @@ _FURTHER: tuple[tuple[str, type[int] | type[float], str, str], ...] = (
     ("dry_allowed_length", int, "TOKENS", "repeated tokens without a penalty (default: 2)"),
     ("dry_penalty_last_n", int, "TOKENS", "how far repetitions are looked for (default: all)"),
     ("repeat_last_n", int, "TOKENS", "how far penalties look back (default: all)"),
+    ("mirostat", int, "VERSION", "1 or 2: hold the surprise of tokens near a target"),
+    ("mirostat_tau", float, "BITS", "the surprise that mirostat aims at (default: 5)"),
+    ("mirostat_eta", float, "NUMBER", "how fast mirostat follows it (default: 0.1)"),
 )
 
 # What the commands of a conversation set, by the names that requests use.

@@ -99,7 +99,7 @@ class ResultRules:
                 self.kv.commit(sequence)
             position = known - sequence.num_prompt
             # The same as TokenEvent(request_id, position, (token,)), a third faster.
-            fields = (sequence.request_id, position, (token,), None, None, None, None, None)
+            fields = (sequence.request_id, position, (token,), None, None, None, None, None, None)
             events.append(new_event(TokenEvent, fields))
         if ended:
             self.lifecycle.remove_finished()
@@ -125,7 +125,7 @@ class ResultRules:
             if known >= sequence.commit_at:
                 self.kv.commit(sequence)
             position = known - sequence.num_prompt
-            fields = (sequence.request_id, position, (token,), None, None, None, None, None)
+            fields = (sequence.request_id, position, (token,), None, None, None, None, None, None)
             events.append(new_event(TokenEvent, fields))
         return events
 
@@ -157,6 +157,7 @@ class ResultRules:
         else:
             outcome = Outcome()
             sequence.num_computed = end
+        sequence.sampler_state = results.states.get(slot, sequence.sampler_state)
         if was_decoding:
             self.lifecycle.stats.add_accepted(outcome.num_accepted)
         if outcome.reason in FAILURES:
@@ -186,7 +187,12 @@ class ResultRules:
         if not outcome.tokens and payload is None:
             return None
         return TokenEvent(
-            sequence.request_id, position, outcome.tokens, payload=payload, stats=stats
+            sequence.request_id,
+            position,
+            outcome.tokens,
+            payload=payload,
+            stats=stats,
+            sampler_state=results.states.get(slot),
         )
 
     def _keep_drafts(

@@ -240,6 +240,7 @@ class Lifecycle:
             may_draft=sequence.may_draft,
             prediction=sequence.request.prediction,
             cache_scope=sequence.request.cache_scope,
+            sampler_state=sequence.sampler_state,
         )
 
     def preempt(self, victim: Sequence, reason: str, now: float) -> None:

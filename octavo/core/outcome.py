@@ -50,6 +50,7 @@ class SlotResults:
         "impossible",
         "payloads",
         "predicted",
+        "states",
         "tokens",
         "trees",
         "walks",
@@ -67,10 +68,13 @@ class SlotResults:
         self.predicted = result.predicted
         self.trees = dict(result.trees)
         self.walks = dict(result.walks)
+        self.states = dict(result.states)
         # Slots whose result is more than a token.
         self.extras = {**self.accepted, **self.drafts, **self.payloads, **self.errors}
         if self.forced:
             self.extras |= self.forced
+        if self.states:
+            self.extras |= self.states
 
 
 def append_tokens(

@@ -62,6 +62,7 @@ class NewSlot:
     may_draft: bool = False  # it has one step in flight at most, whose result may have drafts
     prediction: array[int] = field(default_factory=partial(array, "i"))  # what it may follow
     cache_scope: str = ""  # what proposers keep beyond a request, they share within one scope
+    sampler_state: float | None = None  # behind `tokens`, of a sampler that has one
 
 
 class BlockTransfer(NamedTuple):
@@ -189,3 +190,5 @@ class StepResult(NamedTuple):
     trees: tuple[tuple[int, DraftTree], ...] = ()
     # (slot, numbers of its accepted drafts), where these are not the first of its chunk's
     walks: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    # (slot, the state of its sampler behind the sampled token), of samplers that have one
+    states: tuple[tuple[int, float], ...] = ()

@@ -60,6 +60,8 @@ class Request:
     is_background: bool = False  # it may wait for all requests that are not
     # What the answer may follow: drafts are taken from it, and no token depends on it.
     prediction: array[int] = field(default_factory=partial(array, "i"))
+    # Of a sampler that has one, behind `emitted` (`TokenEvent.sampler_state`); None: the first.
+    sampler_state: float | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -131,3 +133,4 @@ class TokenEvent(NamedTuple):
     message: str | None = None  # why it was refused or failed
     payload: object | None = None  # log-probabilities or hidden states, from the sampler
     stats: RequestStats | None = None  # with the first token and with the finish
+    sampler_state: float | None = None  # behind the tokens, of a sampler that has one

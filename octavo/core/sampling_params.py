@@ -184,6 +184,12 @@ class SamplingParams:
         return arguments_of(self.extra_args)
 
     @property
+    def has_state(self) -> bool:
+        """True if its sampler has a state that the tokens before do not determine."""
+        options = self.sampler_options
+        return options is not None and options.mirostat > 0 and not self.is_greedy
+
+    @property
     def is_about_prompt(self) -> bool:
         """True if it ends with its prompt, and no token is drawn."""
         return self.max_tokens == 0
@@ -235,7 +241,9 @@ class SamplingParams:
         """Set what options exclude to the values that have no effect; refuse a wrong order."""
         off = {} if options.repeat_last_n else dict(_PENALTIES)
         for name, values in _OFF.items():
-            if options.samplers and name not in options.samplers:
+            # Mirostat is always behind the temperature.
+            is_listed = name in options.samplers or (options.mirostat and name == "temperature")
+            if options.samplers and not is_listed:
                 off.update(values)
         for name, value in off.items():
             self._set(name, value)

@@ -132,8 +132,11 @@ class Scheduler:
     def _may_draft(self, request: Request) -> bool:
         """Return whether the workers may send drafts for a request."""
         has_source = self.config.proposes or bool(request.prediction)
-        is_drawn = request.sampling.speculation and not request.sampling.is_about_prompt
-        return bool(self.config.max_drafts) and has_source and is_drawn
+        sampling = request.sampling
+        is_drawn = sampling.speculation and not sampling.is_about_prompt
+        # A token that changes what the next one is drawn by comes before any draft of that one.
+        may_precede = is_drawn and not sampling.has_state
+        return bool(self.config.max_drafts) and has_source and may_precede
 
     def _reject(self, request: Request, reason: FinishReason, message: str) -> TokenEvent:
         self.stats.add_finish(reason)

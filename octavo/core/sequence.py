@@ -130,6 +130,7 @@ class Sequence:
         "rates",
         "request",
         "request_id",
+        "sampler_state",
         "side",
         "slot",
         "stats",
@@ -158,6 +159,7 @@ class Sequence:
         self.place: Place = (line.rank, 0.0, *order)
         self.tokens = array("i", request.prompt)
         self.tokens.extend(request.emitted)
+        self.sampler_state = request.sampler_state  # behind the known tokens, if it has one
         self.num_prompt = len(request.prompt)
         self.max_total = max_total
         # The length from which on any token may end it; before, only one of `stop_ids` does.
@@ -183,8 +185,7 @@ class Sequence:
         self.chances: tuple[float, ...] = ()  # that each is right with all before; (): not known
         self.are_predicted = False  # the last drafts were of its prediction
         self.tree: DraftTree | None = None  # the form of `drafts`, until it is cut into chains
-        # Then `drafts` is the main chain, and these are the branches: what each follows, and its
-        # drafts.
+        # Then `drafts` is the main chain, and these are branches: what each follows, its drafts.
         self.side: tuple[tuple[int, tuple[int, ...]], ...] = ()
         self.form: DraftTree | None = None  # of the main chain and the branches; None: a plain one
         self.verifying: tuple[int, ...] = ()  # drafts in flight, of the chunk

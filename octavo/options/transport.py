@@ -101,7 +101,8 @@ class TransportSettings:
     # Without origins: pages of this machine.
     allowed_origins: tuple[str, ...] = option(
         (),
-        "an origin of web pages that may call, or a JSON list; *: any (this machine)",
+        "an origin of web pages that may call, or a JSON list; localhost: those of this machine; "
+        "*: any (localhost)",
         "ORIGINS",
         group="access",
         flags=("--allowed-origin",),

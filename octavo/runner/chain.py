@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.backends.step import Dry, Stage
+from octavo.backends.step import Dry, Mirostat, Stage
 from octavo.core.sampling_params import (
     LEAST_TEMPERATURE,
     MAX_WINDOW,
@@ -27,6 +27,9 @@ def chain_of(sampling: SamplingParams) -> tuple[Stage, ...]:
     if options is None:
         return ()
     found = _stages(sampling, options)
+    if sampling.has_state:
+        divided = (found["temperature"],) if "temperature" in found else ()
+        return (*divided, Stage("mirostat", options.mirostat))
     order = options.samplers or SAMPLERS
     chain = [found[name] for name in order if name in found]
     names = [stage.name for stage in chain]
@@ -44,7 +47,7 @@ def _stages(sampling: SamplingParams, options: SamplerOptions) -> dict[str, Stag
     """Return the samplers that are on."""
     keep = options.min_keep if options.min_keep > 1 else 0
     temperature = temperature_of(sampling)
-    spread = options.dynatemp_range if temperature else 0.0
+    spread = options.dynatemp_range if temperature and not options.mirostat else 0.0
     made: dict[str, Stage] = {}
     if temperature != 1.0 or spread:
         made["temperature"] = Stage(
@@ -63,6 +66,16 @@ def _stages(sampling: SamplingParams, options: SamplerOptions) -> dict[str, Stag
     if options.has_xtc:
         made["xtc"] = Stage("xtc", options.xtc_probability, keep, options.xtc_threshold)
     return made
+
+
+def mirostat_of(sampling: SamplingParams, state: float | None) -> Mirostat | None:
+    """Return mirostat's parameters with its state behind the known tokens, if it is on."""
+    options = sampling.sampler_options
+    if options is None or not sampling.has_state:
+        return None
+    first = 2.0 * options.mirostat_tau
+    mu = first if state is None else state
+    return Mirostat(options.mirostat_tau, options.mirostat_eta, mu)
 
 
 def dry_of(options: SamplerOptions) -> Dry | None:

@@ -270,6 +270,8 @@ class ModelRunner:
             result = result._replace(walks=_walks(started, tokens))
         if logprobs or prompts or pooled:
             result = result._replace(payloads=_payloads(started, output, self._behind))
+        if output.states:
+            result = result._replace(states=output.states)
         if state.failures:
             result = self._with_errors(plan, result, failed_before)
         if self._second is not None and started.ahead is not None:

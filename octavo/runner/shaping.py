@@ -437,10 +437,11 @@ def has_rules(sampling: SamplingParams) -> bool:
 def may_be_forced(sampling: SamplingParams) -> bool:
     """Return whether a token that the grammar forces needs no draw.
 
-    Rules that forbid tokens may leave none, which fails the request, and log-probabilities are
-    those of a draw.
+    Rules that forbid tokens may leave none, which fails the request, log-probabilities are those of
+    a draw, and a sampler with a state changes it with each.
     """
-    return not has_rules(sampling) and sampling.logprobs is None
+    needs_draw = has_rules(sampling) or sampling.has_state
+    return not needs_draw and sampling.logprobs is None
 
 
 def before_end(tokens: list[int], end_ids: frozenset[int]) -> list[int]:

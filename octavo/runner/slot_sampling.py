@@ -10,7 +10,7 @@ from octavo.backends.base import Ints
 from octavo.backends.step import NO_LOGPROBS, NO_ROWS, Processor, SlotSampling
 from octavo.core.plan import NewSlot
 from octavo.core.sampling_params import LogitsProcessor
-from octavo.runner.chain import chain_of, dry_of, temperature_of
+from octavo.runner.chain import chain_of, dry_of, mirostat_of, temperature_of
 
 
 def slot_sampling(
@@ -47,6 +47,7 @@ def slot_sampling(
         frequency=sampling.frequency_penalty,
         penalty_window=0 if options is None else max(0, options.repeat_last_n),
         dry=None if options is None else dry_of(options),
+        mirostat=mirostat_of(sampling, new.sampler_state),
         logprobs=NO_LOGPROBS if sampling.logprobs is None else sampling.logprobs,
         logprob_ids=np.array(sampling.logprob_token_ids, np.int32),
         processors=tuple(_named(entry, processors) for entry in sampling.logits_processors),

@@ -27,6 +27,7 @@ from octavo.transport.errors import ApiError
 
 HEALTH = frozenset({"/health", "/v1/health", "/health/live", "/health/ready", "/ping"})
 PUBLIC = HEALTH | {"/"}  # which need no key, the latter if it is only read
+LOCALHOST = "localhost"  # among allowed origins: pages of this machine
 _READS = frozenset({"GET", "HEAD"})
 _HOST = re.compile(
     r"(?:\[(?P<address>[0-9a-f]*:[0-9a-f:.]*)\]|(?P<name>[a-z0-9_.-]+))(?::(?P<port>[0-9]{0,5}))?"
@@ -82,8 +83,10 @@ class AccessControl:
     def is_listed(self, origin: str) -> bool:
         """Return whether web pages of this origin may call the server."""
         origin = origin.lower().rstrip("/")
-        if self._origins:
-            return bool(origin) and (origin in self._origins or "*" in self._origins)
+        if origin and (origin in self._origins or "*" in self._origins):
+            return True
+        if self._origins and LOCALHOST not in self._origins:
+            return False
         scheme, _, host = origin.partition("://")
         return scheme in ("http", "https") and _name(host) in LOOPBACK_NAMES
 

@@ -65,6 +65,7 @@ def request_to_wire(request: Request, number: int, parent: int | None) -> WireRe
         None if encoder is None else WireEncoderInput(encoder.num_positions, encoder.digest),
         request.holds,
         _to_bytes(request.prediction),
+        request.sampler_state,
     )
     if request.salts or encoder is not None or request.holds:
         # No other check covers these, which few requests have: one out of bounds fails alone.
@@ -98,6 +99,7 @@ def request_from_wire(wire: WireRequest) -> Request:
         encoder=None if encoder is None else EncoderInput(encoder.num_positions, encoder.digest),
         holds=wire.holds,
         prediction=_token_ids(wire.prediction),
+        sampler_state=wire.sampler_state,
     )
 
 
@@ -134,6 +136,7 @@ def event_to_wire(event: TokenEvent) -> WireEvent:
         None if event.message is None else event.message[:MAX_TEXT],
         None if event.payload is None else _payload_to_wire(event.payload),
         event.stats,
+        event.sampler_state,
     )
 
 
@@ -148,6 +151,7 @@ def event_from_wire(wire: WireEvent, request_id: str) -> TokenEvent:
         wire.message,
         None if wire.payload is None else _payload_from_wire(wire.payload),
         wire.stats,
+        wire.sampler_state,
     )
 
 

@@ -86,6 +86,7 @@ class WireRequest(Struct, array_like=True, frozen=True, forbid_unknown_fields=Tr
     encoder: WireEncoderInput | None = None
     holds: Annotated[tuple[Name, ...], Meta(max_length=MAX_HOLDS)] = ()
     prediction: Tokens = b""
+    sampler_state: float | None = None
 
 
 class WireTokenLogprobs(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -117,6 +118,7 @@ class WireEvent(Struct, array_like=True, frozen=True, forbid_unknown_fields=True
     message: Text | None = None
     payload: WireLogprobsPayload | WireHiddenPayload | None = None
     stats: RequestStats | None = None
+    sampler_state: float | None = None
 
 
 # to the engine

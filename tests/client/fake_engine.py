@@ -56,6 +56,7 @@ from octavo.engine.process import CoreAndFacts, Wrap
 from octavo.options.engine import EngineArguments
 from tests.client.sums import Sums
 from tests.engine.over_runner import engine_over_runner
+from tests.sim.extras import sampler_state
 from tests.sim.truth import VOCABULARY, extend, hash_of, next_token
 
 POISON_TOKEN = 60  # in a prompt; it has its effect where the engine has `poison`
@@ -73,6 +74,13 @@ class _Slot:
         self.tokens = list(new.tokens)
         self.num_prompt = new.num_prompt
         self.state = hash_of(self.tokens, new.lora)
+        if new.sampler_state != self.sampler_state:
+            self.state = extend(self.state, 0)  # another text
+
+    @property
+    def sampler_state(self) -> float | None:
+        num_output = len(self.tokens) - self.num_prompt
+        return sampler_state(self.state, self.sampling, num_output)
 
 
 class FakeRunner:
@@ -98,7 +106,7 @@ class FakeRunner:
             jump_clock(plan.step)
         if self._seconds:
             time.sleep(self._seconds)
-        tokens, payloads = [], []
+        tokens, payloads, states = [], [], []
         for number, start, count, samples in zip(
             plan.slots, plan.starts, plan.counts, plan.samples, strict=True
         ):
@@ -107,13 +115,15 @@ class FakeRunner:
             if samples:
                 slot.tokens.append(token)
                 slot.state = extend(slot.state, token)
+                if slot.sampler_state is not None:
+                    states.append((number, slot.sampler_state))
                 if len(slot.tokens) - slot.num_prompt > HARMLESS:
                     self._pass_traps(slot)
             tokens.append(token)
             payload = _payload(slot, start, start + count, samples)
             if payload is not None:
                 payloads.append((number, payload))
-        return StepResult(plan.step, tuple(tokens), payloads=tuple(payloads))
+        return StepResult(plan.step, tuple(tokens), payloads=tuple(payloads), states=tuple(states))
 
     def _pass_traps(self, slot: _Slot) -> None:
         """Wait while the gate is closed; then end the process if the request is poisoned."""

@@ -139,7 +139,9 @@ def test_a_wrong_result_of_a_worker_is_detected() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["accepted", "drafts", "payloads", "errors", "forced"], ids=lambda part: f"with {part}"
+    "part",
+    ["accepted", "drafts", "payloads", "errors", "forced", "states"],
+    ids=lambda part: f"with {part}",
 )
 def test_slots_with_more_than_a_token_are_known(part: str) -> None:
     assert not SlotResults(StepResult(1, (7,))).extras

@@ -28,4 +28,4 @@ def test_the_defaults_of_a_request() -> None:
 def test_the_defaults_of_an_event() -> None:
     event = TokenEvent("a", 0, (1,))
     assert event.finish_reason is None
-    assert event[4:] == (None, None, None, None)
+    assert event[4:] == (None, None, None, None, None)

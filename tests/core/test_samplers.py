@@ -22,6 +22,7 @@ def options_of(**fields: Any) -> SamplerOptions | None:
         {"xtc_probability": 0.5, "xtc_threshold": 0.6},
         {"dry_multiplier": 0.8, "dry_penalty_last_n": 0},
         {"min_keep": 1, "dynatemp_exponent": 3.0, "repeat_last_n": -1},
+        {"mirostat": 0, "mirostat_tau": 2, "mirostat_eta": 0.5},
     ],
 )
 def test_options_that_change_nothing_are_none(fields: dict[str, Any]) -> None:
@@ -39,6 +40,7 @@ def test_options_that_change_nothing_are_none(fields: dict[str, Any]) -> None:
         {"repeat_last_n": 0},
         {"dry_multiplier": 0.8},
         {"samplers": ["top_k"]},
+        {"mirostat": 2},
     ],
 )
 def test_options_that_change_something_are_kept(fields: dict[str, Any]) -> None:
@@ -64,6 +66,9 @@ def test_options_that_change_something_are_kept(fields: dict[str, Any]) -> None:
         ({"dry_sequence_breakers": list(map(str, range(MAX_BREAKERS + 1)))}, None),
         ({"dry_breaker_ids": [-1]}, None),
         ({"samplers": ["mirostat"]}, "samplers"),
+        ({"mirostat": 3}, None),
+        ({"mirostat_tau": -1}, None),
+        ({"mirostat_eta": 101}, None),
         ({"samplers": [["top_k"]]}, "samplers"),
         ({"samplers": ["top_k", "top-k"]}, "samplers"),
         ({"unknown": 1}, "sampler_options"),
@@ -141,3 +146,13 @@ def test_breakers_must_be_tokens_of_the_vocabulary() -> None:
     with pytest.raises(RequestError) as caught:
         made.check_vocabulary(9)
     assert caught.value.param == "dry_breaker_ids"
+
+
+def test_mirostat_has_a_state_unless_the_likeliest_token_is_taken() -> None:
+    options = SamplerOptions(mirostat=2, samplers=("top_k",))
+    made = SamplingParams(temperature=0.7, sampler_options=options)
+    assert made.has_state
+    assert made.temperature == 0.7  # which it is always behind
+    assert not SamplingParams(temperature=0.0, sampler_options=options).has_state
+    assert not SamplingParams(sampler_options=SamplerOptions(typical_p=0.5)).has_state
+    assert not SamplingParams().has_state

@@ -142,11 +142,20 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     utils.subprocess = session.config.keeper.module()  # type: ignore[attr-defined]
     start = utils.ServerProcess.start
     utils.ServerProcess.start = partialmethod(_start, start)
+    ask = utils.ServerProcess.make_request
+    utils.ServerProcess.make_request = partialmethod(_ask, ask)
 
 
 def _start(server: Any, start: Any, timeout_seconds: int = _SECONDS) -> None:
     """Start a server with as much time as a busy machine may need."""
     start(server, max(timeout_seconds, _SECONDS))
+
+
+def _ask(server: Any, ask: Any, *words: Any, **fields: Any) -> Any:
+    """Send a request; the names of the answer's headers have no case, as HTTP says."""
+    response = ask(server, *words, **fields)
+    response.headers = httpx.Headers(response.headers)
+    return response
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 _TEXT = "models read text alone"
 _UNSET = "a template's variable that is not set is undefined"
+_LISTED = "pages of other machines may call only if their origins are listed"
 _INPUT = "an input is a text or token ids"
 # Not run: each asks for something that there is not.
 NOT_HERE: Mapping[str, str] = {
@@ -14,6 +15,11 @@ NOT_HERE: Mapping[str, str] = {
     "test_tools_builtin.py::*": "the server runs no tools",
     "test_proxy.py::*": "the server runs no tools",
     "test_security.py::*router*": "the server runs no tools",
+    "test_security.py::test_cors_options*": _LISTED,
+    "test_security.py::test_cors_origins_localhost_rejects*": "a page that may not call gets 403",
+    "test_security.py::test_cors_origins_defaults*": "the server runs no tools",
+    "test_security.py::test_cors_proxy*": "the server runs no tools",
+    "test_security.py::test_local_media_file*": _TEXT,
     "test_vision_api.py::*": _TEXT,
     "test_slot_save.py::*": "KV is not written to files",
     "test_kv_keep_only_active.py::*": "KV is not kept in slots",

@@ -20,6 +20,8 @@ def test_a_command_line_of_llama_servers_becomes_ours() -> None:
     words = words_of(Path("/models"), [*GIVEN, "--parallel", "2", "--no-jinja"])
     assert words[:2] == ["--model", "/models/stories.gguf"]
     assert words[2:6] == ["--ctx-size", "256", "--parallel", "2"]
+    router = words_of(Path("/models"), ["--cors-origins", "localhost"])
+    assert router[:4] == ["--cors-origins", "localhost", "--model", "/models/stories.gguf"]
     whole = words_of(Path("/models"), [*GIVEN, "--parallel", "2", "--kv-unified"])
     assert "512" in whole
 

@@ -29,4 +29,7 @@ def draw_samplers(chance: random.Random) -> SamplerOptions:
         dry_penalty_last_n=chance.choice([-1, 6]),
         dry_breaker_ids=(3, 17),
         samplers=("penalties", "dry", *order) if chance.random() < 0.3 else (),
+        mirostat=chance.choice([0, 0, 0, 0, 1, 2]),
+        mirostat_tau=chance.choice([0.5, 2.0, 5.0]),
+        mirostat_eta=chance.choice([0.1, 0.8]),
     )

@@ -35,8 +35,9 @@ from tests.runner.tiny import VOCABULARY, Windows, make_backend, make_groups
 from tests.sim.events import Arrival
 from tests.sim.executor import Faults, WorkerDiedError
 from tests.sim.extras import draw_repetition
+from tests.sim.journal import Journal
 from tests.sim.kv.memory import require
-from tests.sim.simulation import Journal, Simulation
+from tests.sim.simulation import Simulation
 from tests.sim.truth import repeats
 from tests.sim.world import World
 
@@ -105,10 +106,12 @@ class Truth:
         return int(self._forward(tokens)[-1].argmax())
 
     def _next(self, request: Request, rows: Floats, output: list[int]) -> int:
-        row = rows[len(request.prompt) + len(output) - 1]
-        return reference.sample(
-            row.tolist(), request.sampling, request.prompt, output, _stop_ids(request)
-        )
+        sampling, prompt, stops = request.sampling, request.prompt, _stop_ids(request)
+        first = len(prompt) - 1
+        before = rows[first : first + len(output)].tolist() if sampling.has_state else ()
+        mu = reference.state_behind(before, sampling, prompt, output, stops)
+        row = rows[first + len(output)]
+        return reference.sample(row.tolist(), sampling, prompt, output, stops, mu)
 
     def pool(self, request: Request) -> array[float]:
         """Return the pooled vector of the prompt's hidden states, or all of them."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from octavo.backends.torch.sampling import noise
 from octavo.core.sampling_params import SamplingParams
-from tests.runner.reference_samplers import dry_penalties, left_scores
+from tests.runner.reference_samplers import dry_penalties, left_scores, mirostat_left, moved
 
 
 def masked(
@@ -89,13 +89,18 @@ def sample(
     prompt: Sequence[int],
     output: Sequence[int],
     stop_ids: Sequence[int] = (),
+    mu: float | None = None,
 ) -> int:
-    """Return the token that the sampler must choose."""
+    """Return the token that the sampler must choose; `mu` is mirostat's bound, if not the first."""
     row = masked(logits, sampling, prompt, output, stop_ids)
     if sampling.is_greedy and sampling.sampler_options is None:
         return max(range(len(row)), key=lambda token: (row[token], -token))
     keys = noise.keys(sampling.seed or 0, len(output))
-    if sampling.sampler_options is None:
+    if sampling.has_state:
+        assert sampling.sampler_options is not None
+        first = 2 * sampling.sampler_options.mirostat_tau
+        scores = _mirostat_scores(row, sampling, first if mu is None else mu)
+    elif sampling.sampler_options is None:
         temperature = max(sampling.temperature, 0.01)
         scores = {token: row[token] / temperature for token in distribution(row, sampling)}
     else:
@@ -109,3 +114,26 @@ def sample(
         if score > best:
             best, choice = score, token
     return choice
+
+
+def _mirostat_scores(row: Sequence[float], sampling: SamplingParams, mu: float) -> dict[int, float]:
+    finite = {token: logit for token, logit in enumerate(row) if logit > -math.inf}
+    return mirostat_left(finite, sampling, mu, len(row))
+
+
+def state_behind(
+    rows: Sequence[Sequence[float]],
+    sampling: SamplingParams,
+    prompt: Sequence[int],
+    output: Sequence[int],
+    stop_ids: Sequence[int] = (),
+) -> float:
+    """Return mirostat's bound behind an output, whose tokens were drawn from these logits."""
+    if not sampling.has_state:
+        return 0.0
+    assert sampling.sampler_options is not None
+    mu = 2 * sampling.sampler_options.mirostat_tau
+    for index, (logits, token) in enumerate(zip(rows, output, strict=False)):
+        row = masked(logits, sampling, prompt, output[:index], stop_ids)
+        mu = moved(mu, _mirostat_scores(row, sampling, mu), token, sampling)
+    return mu

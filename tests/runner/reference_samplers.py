@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from octavo.core.sampling_params import SamplerOptions, SamplingParams
 
@@ -74,6 +75,46 @@ def left_scores(
             kept = rest if len(rest) >= options.min_keep else ranked
         left = {token: left[token] for token in kept}
     return {token: logit / temperature for token, logit in left.items()}
+
+
+def mirostat_left(
+    logits: Mapping[int, float], sampling: SamplingParams, mu: float, vocabulary: int
+) -> dict[int, float]:
+    """Return the tokens that mirostat leaves, with their logits over the temperature."""
+    options = sampling.sampler_options
+    assert options is not None
+    scores = {token: logit / max(sampling.temperature, 0.01) for token, logit in logits.items()}
+    chances = _softmax(scores)
+    ranked = sorted(chances, key=lambda token: (-logits[token], token))
+    if options.mirostat == 1:
+        kept = ranked[: _estimated([scores[token] for token in ranked], mu, vocabulary)]
+    else:
+        kept = [token for token in ranked if chances[token] * 2**mu >= 1 - 1e-12] or ranked[:1]
+    return {token: scores[token] for token in kept}
+
+
+def _estimated(ranked: Sequence[float], mu: float, vocabulary: int) -> int:
+    """Return how many tokens version 1 leaves, as the paper's formula says."""
+    pairs = list(pairwise(ranked[:100]))
+    steps = [math.log((rank + 2) / (rank + 1)) for rank in range(len(pairs))]
+    if not pairs:
+        return 1
+    drops = [high - low for high, low in pairs]
+    weighted = math.fsum(step * drop for step, drop in zip(steps, drops, strict=True))
+    exponent = weighted / math.fsum(step * step for step in steps)
+    if exponent <= 0:
+        return len(ranked) if mu > math.log2(vocabulary - 1) else 1
+    excess = exponent - 1
+    count = (excess * 2**mu / (1 - vocabulary**-excess)) ** (1 / exponent)
+    return max(1, int(min(count, len(ranked))))
+
+
+def moved(mu: float, scores: Mapping[int, float], token: int, sampling: SamplingParams) -> float:
+    """Return mirostat's bound behind a token that was drawn from these."""
+    options = sampling.sampler_options
+    assert options is not None
+    surprise = -math.log2(_softmax(scores)[token])
+    return mu - options.mirostat_eta * (surprise - options.mirostat_tau)
 
 
 def _softmax(scores: Mapping[int, float]) -> dict[int, float]:

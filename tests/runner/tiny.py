@@ -232,7 +232,10 @@ def make_request(name: str, prompt: Sequence[int], **fields: Any) -> Request:
     return Request(name, array("i", prompt), SamplingParams(**fields), 0.0, **ours)
 
 
-_REQUEST_FIELDS = ("emitted", "eos_token_ids", "parent_id", "cache_scope", "priority", "lora")
+_REQUEST_FIELDS = (
+    *("emitted", "eos_token_ids", "parent_id", "cache_scope", "priority", "lora"),
+    "sampler_state",
+)
 
 
 def tokens_of(events: Iterable[TokenEvent]) -> list[int]:

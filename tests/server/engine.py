@@ -76,6 +76,7 @@ class Slot:
     new: NewSlot
     tokens: array[int]
     state: int  # the hash of them all
+    sampler_state: float | None  # which changes with each token, where the sampler has one
 
 
 class ChainRunner:
@@ -98,8 +99,9 @@ class ChainRunner:
             state = first_state(new)
             for token in new.tokens:
                 state = extended(state, token)
-            self.slots[new.slot] = Slot(new, new.tokens[:], state)
-        tokens, payloads, errors = [], [], []
+            first = new.sampler_state or (0.0 if new.sampling.has_state else None)
+            self.slots[new.slot] = Slot(new, new.tokens[:], state, first)
+        tokens, payloads, errors, states = [], [], [], []
         chunks = zip(plan.slots, plan.starts, plan.counts, plan.samples, strict=True)
         for number, start, count, samples in chunks:
             slot = self.slots[number]
@@ -115,13 +117,25 @@ class ChainRunner:
             if is_drawn:
                 slot.tokens.append(token)
                 slot.state = extended(slot.state, token)
+                if slot.sampler_state is not None:
+                    slot.sampler_state += 0.5
+                    states.append((number, slot.sampler_state))
             tokens.append(token)
-        return StepResult(plan.step, tuple(tokens), (), (), tuple(payloads), tuple(errors))
+        return StepResult(
+            plan.step,
+            tuple(tokens),
+            payloads=tuple(payloads),
+            errors=tuple(errors),
+            states=tuple(states),
+        )
 
     def _next(self, slot: Slot) -> int:
         if self.script:
             return self.script[(len(slot.tokens) - slot.new.num_prompt) % len(self.script)]
-        return chosen(slot.state, slot.new.sampling)
+        state = slot.state
+        if slot.sampler_state is not None:
+            state = extended(state, int(2 * slot.sampler_state))
+        return chosen(state, slot.new.sampling)
 
     def _payload(
         self, slot: Slot, start: int, count: int, token: int

@@ -18,6 +18,7 @@ from octavo.core.request import Request
 from octavo.core.trees.form import ROOT, DraftTree, depths_of
 from tests.sim.drafts.predicted import chances_of, check_drafts, may_draft, predicted_drafts
 from tests.sim.drafts.trees import Branches, Proposed, candidates_in, draw_tree, follow
+from tests.sim.extras import sampler_state
 from tests.sim.kv.kinds import KINDS
 from tests.sim.kv.memory import POISON, Memory, require
 from tests.sim.kv.store import Store
@@ -51,12 +52,19 @@ class Slot:
         self.cells: list[list[int]] = [[] for _ in new.tables]  # the right content of rows
         self.states = prefix_hashes(self.tokens, request)
         self.may_draft = new.may_draft
+        self.sampling = new.sampling
         self.prediction, self.num_prompt = new.prediction, new.num_prompt
         self.proposed = Proposed()  # by the last step that sampled
 
     def append(self, token: int) -> None:
         self.tokens.append(token)
         self.states.append(extend(self.states[-1], token))
+
+    @property
+    def sampler_state(self) -> float | None:
+        """The state of its sampler behind the known tokens."""
+        num_output = len(self.tokens) - self.num_prompt
+        return sampler_state(self.states[-1], self.sampling, num_output)
 
     def salt_at(self, position: int) -> int:
         """Return a number for the salts that have taken effect at a position."""
@@ -102,6 +110,7 @@ class Worker:
         predicted: list[int] = []
         trees: list[tuple[int, DraftTree]] = []
         walks: list[tuple[int, tuple[int, ...]]] = []
+        states: list[tuple[int, float]] = []
         chunks = zip(plan.slots, plan.starts, plan.counts, plan.samples, strict=True)
         for number, first, count, samples in chunks:
             require(number in self.slots, f"a chunk for slot {number}, which is not open")
@@ -123,6 +132,8 @@ class Worker:
                 if walk != [*range(len(walk))]:
                     walks.append((number, tuple(walk)))
             tokens.append(self._sample(slot))
+            if slot.sampler_state is not None:
+                states.append((number, slot.sampler_state))
             slot.proposed = Proposed()
             if slot.may_draft and (self.program is None or slot.prediction):
                 slot.proposed = self._draft(slot, draft_length)
@@ -155,6 +166,7 @@ class Worker:
             ahead_seconds=ahead_seconds,
             trees=tuple(trees),
             walks=tuple(walks),
+            states=tuple(states),
         )
 
     def _change(self, plan: StepPlan) -> None:
@@ -226,7 +238,10 @@ class Worker:
         key = (request.cache_scope, new.lora, request.encoder)
         numbers = self.store.conditions
         conditions = numbers.setdefault(key, len(numbers))
-        return Slot(new, request, conditions, self.store.version)
+        slot = Slot(new, request, conditions, self.store.version)
+        kept = new.sampler_state == slot.sampler_state
+        require(kept, f"{new.request_id}: its sampler has another state")
+        return slot
 
     def _copy(self, plan: StepPlan) -> None:
         """Copy blocks before any write: a source may be in use by another sequence already."""
@@ -390,7 +405,8 @@ class SimExecutor:
 
     def _with_forced(self, plan: StepPlan, result: StepResult) -> StepResult:
         """Let tokens follow those that were drawn; no other step is in flight."""
-        drawn = dict(result.errors) | dict(result.payloads)  # what a payload is about is drawn
+        # What a payload is about is drawn, and so is what changes a sampler's state.
+        drawn = dict(result.errors) | dict(result.payloads) | dict(result.states)
         forced, drafts = [], dict(result.drafts)
         for slot, token in zip(plan.slots, result.tokens, strict=True):
             if token == NO_TOKEN or slot in drawn:
@@ -440,6 +456,7 @@ class SimExecutor:
             ahead_seconds=result.ahead_seconds,
             trees=result.trees,
             walks=tuple(walks),
+            states=result.states,
         )
 
     def _has_failed(self, slot: int, accepted: dict[int, int]) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from octavo.core.config import CoreConfig, KVGroup
 from octavo.core.kv.manager import KVManager
 from octavo.core.request import EncoderInput
+from octavo.core.sampling_params import SamplingParams
 from octavo.core.stats import OUTSIDE
 from octavo.core.stopping.repetition import RepetitionDetectionParams
 from tests.sim.events import Arrival, Fault, Wait
@@ -122,3 +123,8 @@ class Extras:
 
     def _end(self) -> str:
         return self._rng.choice(("ready",) * 8 + ("error", "never"))
+
+
+def sampler_state(state: int, sampling: SamplingParams, num_output: int) -> float | None:
+    """Return what the sampler keeps behind a prefix with this hash, if it keeps anything."""
+    return float(state) if sampling.has_state and num_output else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from array import array
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from octavo.core.check import check_integrity
 from octavo.core.engine import EngineCore
@@ -25,12 +25,13 @@ from octavo.core.request import (
     Resume,
     TokenEvent,
 )
-from octavo.core.sampling_params import SamplingParams
+from octavo.core.sampling_params import SamplerOptions, SamplingParams
 from octavo.core.stats import RequestStats
 from tests.sim.costs import TimeCheck, TimedExecutor
 from tests.sim.events import Arrival, Fault, Wait
 from tests.sim.executor import Faults, SimExecutor, WorkerDiedError
 from tests.sim.extras import encoder_input
+from tests.sim.journal import Journal
 from tests.sim.kv.follower import Follower
 from tests.sim.kv.memory import require
 from tests.sim.kv.refusing import Refusals, refusing_pool
@@ -41,28 +42,6 @@ from tests.sim.world import World
 
 TICK_SECONDS = 0.001
 CALL_SECONDS = 0.000_01  # the time that each reading of the clock takes
-
-
-@dataclass
-class Journal:
-    """The front end's journal of a request: everything needed to start it again."""
-
-    request: Request
-    expected: list[int]
-    expected_reason: str
-    output: list[int] = field(default_factory=list)
-    reason: str | None = None
-    restarted: bool = False
-    aborted: bool = False
-    could_overload: bool = False  # the queue was full when it was submitted
-    waits: tuple[Wait, ...] = ()
-    unready: set[str] = field(default_factory=set)  # reasons that the engine waits for
-    submitted_at: float = 0.0
-    failed_wait: str | None = None  # a reason that has ended with an error
-
-    def resume(self) -> Request:
-        """Return the request as a new engine must get it."""
-        return replace(self.request, emitted=array("i", self.output), resumed=self.restarted)
 
 
 class Simulation:
@@ -134,6 +113,7 @@ class Simulation:
             stop_token_ids=arrival.stop_token_ids,
             ignore_eos=arrival.ignore_eos,
             repetition_detection=arrival.repetition,
+            sampler_options=SamplerOptions(mirostat=2) if arrival.name.endswith("5") else None,
         )
 
     def _check_payload(self, journal: Journal, event: TokenEvent) -> None:
@@ -370,6 +350,8 @@ class Simulation:
         right = journal.expected[: len(journal.output)]
         require(journal.output == right, f"{name}: {journal.output} should be {right}")
         self._check_payload(journal, event)
+        if event.sampler_state is not None:
+            journal.sampler_state = event.sampler_state
         if event.finish_reason is None:
             ended = journal.output == journal.expected and journal.expected_reason != "impossible"
             require(not ended, f"{name}: should have ended")

@@ -103,6 +103,8 @@ SAMPLING = st.builds(
         dry_multiplier=st.floats(0, 9),
         dry_breaker_ids=st.lists(TOKEN, max_size=3).map(tuple),
         samplers=st.sampled_from([(), SAMPLERS, ("xtc", "top_k")]),
+        mirostat=st.integers(0, 2),
+        mirostat_eta=st.floats(0, 1),
     ),
     logprobs=st.none() | st.integers(-1, 20),
     prompt_logprobs=st.none() | st.integers(-1, 20),
@@ -128,6 +130,7 @@ REQUESTS = st.builds(
     weight=st.floats(0.001, MAX_WEIGHT),
     is_background=st.booleans(),
     prediction=ids(max_size=10),
+    sampler_state=st.none() | FINITE,
 )
 
 

@@ -97,8 +97,8 @@ class ProcessedPending:
 def _output(tokens: tuple[tuple[int, ...], ...], rest: Any) -> StepOutput:
     if rest is None:
         # The same as StepOutput(tokens), without another call.
-        return tuple.__new__(StepOutput, (tokens, (), (), (), (), (), (), 0.0))
-    failures, logprobs, prompts, pooled, proposals, saved, ahead_seconds = rest
+        return tuple.__new__(StepOutput, (tokens, (), (), (), (), (), (), 0.0, ()))
+    failures, logprobs, prompts, pooled, proposals, saved, ahead_seconds, states = rest
     return StepOutput(
         tokens,
         tuple([(slot, _MESSAGES[why]) for slot, why in failures]),
@@ -108,6 +108,7 @@ def _output(tokens: tuple[tuple[int, ...], ...], rest: Any) -> StepOutput:
         proposals,
         tuple(saved),
         ahead_seconds,
+        tuple(states),
     )
 
 

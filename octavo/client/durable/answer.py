@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from octavo.client.durable.records import decode_event, encode_event, restored
@@ -23,6 +23,7 @@ class Answer:
     tokens: array[int] = field(default_factory=partial(array, "i"))
     events: list[bytes] = field(default_factory=list)  # encoded: with a payload, or the last
     finish_reason: FinishReason | None = None
+    sampler_state: float | None = None  # behind the tokens, of a sampler that has one
 
     def add(self, event: WireEvent) -> int:
         """Add an event; return the bytes that it takes, 0 for one that does not follow the last."""
@@ -32,6 +33,8 @@ class Answer:
             return 0
         self.tokens.extend(event.tokens)
         self.finish_reason = event.finish_reason
+        if event.sampler_state is not None:
+            self.sampler_state = event.sampler_state
         num_bytes = 4 * len(event.tokens)
         if event.payload is not None or event.finish_reason is not None:
             self.events.append(encode_event(event))
@@ -40,7 +43,7 @@ class Answer:
 
     def copy(self) -> Answer:
         """Return a copy that another thread may read."""
-        return Answer(self.number, self.tokens[:], self.events[:], self.finish_reason)
+        return replace(self, tokens=self.tokens[:], events=self.events[:])
 
     def recorded(self) -> Iterator[WireEvent]:
         """Yield the events that restore this answer, in order and without a gap."""
@@ -62,4 +65,6 @@ class Answer:
     def _plain(self, begin: int, end: int) -> Iterator[WireEvent]:
         for at in range(begin, end, MOST_TOKENS):
             tokens = self.tokens[at : min(end, at + MOST_TOKENS)]
-            yield WireEvent(self.number, at, tuple(tokens))
+            # That of tokens further in front is not kept, and nothing continues behind these.
+            state = self.sampler_state if at + len(tokens) == len(self.tokens) else None
+            yield WireEvent(self.number, at, tuple(tokens), sampler_state=state)

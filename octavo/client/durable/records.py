@@ -81,7 +81,13 @@ def stored(event: TokenEvent, number: int) -> WireEvent:
         return event_to_wire(event._replace(request_id=str(number), stats=None))
     message = None if event.message is None else event.message[:MAX_TEXT]
     return WireEvent(
-        number, event.position, event.tokens, event.finish_reason, event.stop_token, message
+        number,
+        event.position,
+        event.tokens,
+        event.finish_reason,
+        event.stop_token,
+        message,
+        sampler_state=event.sampler_state,
     )
 
 

@@ -1,8 +1,8 @@
 """The journal: everything that is needed to resume any open request in another engine.
 
-For each request that is its prompt, its parameters, its seed and the tokens emitted so far. The KV
-cache of an engine is only a cache; the journal is the source of truth. Which requests an engine
-has, by their numbers, is its `Assignment`.
+For each request that is its prompt, its parameters, its seed, the tokens emitted so far, and the
+state of its sampler behind them if it has one. The KV cache of an engine is only a cache; the
+journal is the source of truth. Which requests an engine has, by their numbers, is its `Assignment`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Entry:
 
     request: Request
     emitted: array[int] = field(default_factory=lambda: array("i"))
+    sampler_state: float | None = None  # behind `emitted`
     holder: Assignment | None = None  # of the engine that has the request
     number: int | None = None  # in that engine; None: no engine has the request
     was_submitted: bool = False  # to some engine: a full queue must not reject it any more
@@ -72,7 +73,9 @@ class Journal:
     def open(self, request: Request) -> Entry:
         """Add a request, which may already have tokens that it emitted elsewhere."""
         assert request.request_id not in self._entries, "request ids are unique"
-        entry = Entry(request, request.emitted[:], was_submitted=request.resumed)
+        entry = Entry(
+            request, request.emitted[:], request.sampler_state, was_submitted=request.resumed
+        )
         self._entries[request.request_id] = entry
         return entry
 
@@ -128,7 +131,12 @@ class Assignment:
         assert entry.holder is None, "an engine already has this request"
         parent = self._journal.parent_of(entry)
         is_here = parent is not None and parent.holder is self
-        resumed = replace(entry.request, emitted=entry.emitted, resumed=entry.was_submitted)
+        resumed = replace(
+            entry.request,
+            emitted=entry.emitted,
+            resumed=entry.was_submitted,
+            sampler_state=entry.sampler_state,
+        )
         number = self._journal.take_number()
         wire = request_to_wire(resumed, number, parent.number if parent and is_here else None)
         entry.holder, entry.number, entry.was_submitted = self, number, True
@@ -148,6 +156,8 @@ class Assignment:
         if entry.num_to_compute:
             self._begin(entry)
         entry.emitted.extend(wire.tokens)
+        if wire.sampler_state is not None:
+            entry.sampler_state = wire.sampler_state
         if event.finish_reason is not None:
             self._journal.close(entry)
         if event.stats is not None:

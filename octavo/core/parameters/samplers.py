@@ -1,7 +1,8 @@
 """Samplers besides temperature, top-k, top-p and min-p, and the order in which all of them work.
 
-Names and meanings are those of llama.cpp. Every sampler is a function of the parameters, the seed,
-the position and the text's own tokens, so that a text can be continued anywhere.
+Names and meanings are those of llama.cpp. All but mirostat are functions of the parameters, the
+seed, the position and the text's own tokens, so that a text can be continued anywhere. Mirostat has
+a state besides, which travels with the tokens.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _INTEGERS = (
     ("repeat_last_n", -1, _MOST),
     ("dry_allowed_length", 1, MAX_REPEATED),
     ("dry_penalty_last_n", -1, MAX_WINDOW),
+    ("mirostat", 0, 2),
 )
 _NUMBERS = (
     ("typical_p", 0.0, 1.0),
@@ -41,6 +43,8 @@ _NUMBERS = (
     ("dynatemp_exponent", 0.0, 100.0),
     ("dry_multiplier", 0.0, 100.0),
     ("dry_base", 1.0, 100.0),
+    ("mirostat_tau", 0.0, 100.0),
+    ("mirostat_eta", 0.0, 100.0),
 )
 
 
@@ -62,6 +66,9 @@ class SamplerOptions:
     dry_penalty_last_n: int = -1  # tokens that DRY looks back; -1: MAX_WINDOW; 0: off
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")  # no repetition reaches over one
     dry_breaker_ids: tuple[int, ...] = ()  # set by the front end
+    mirostat: int = 0  # its version, 1 or 2, behind temperature alone; 0: off
+    mirostat_tau: float = 5.0  # the surprise of tokens that is aimed at, in bits
+    mirostat_eta: float = 0.1  # how fast the bound of surprise follows it
     samplers: tuple[str, ...] = ()  # in their order; others are off; empty: all, as in SAMPLERS
 
     def __post_init__(self) -> None:
@@ -94,6 +101,7 @@ class SamplerOptions:
         """True if a request is answered as if it had no options."""
         return not (
             self.samplers
+            or self.mirostat
             or self.has_dry
             or self.has_xtc
             or self.typical_p < 1.0

@@ -32,6 +32,7 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "xtc_probability": ((0,), _NOT_DRAWN),
     "dynatemp_range": ((0,), _NOT_DRAWN),
     "min_keep": ((0, 1), _NOT_DRAWN),
+    "mirostat": ((0,), _NOT_DRAWN),
     "samplers": (([],), _NOT_DRAWN),
     "repeat_last_n": ((-1,), _UNCHANGED),
     "dry_multiplier": ((0,), _UNCHANGED),

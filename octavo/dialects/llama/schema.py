@@ -61,17 +61,10 @@ def _off(value: Any) -> bool:
     return value is None or value in (False, 0, [], {}, "")
 
 
-_SAMPLER = "this sampler is not supported"
-# Samplers that are not served, with the values that switch them off: each token would change what
-# the next one is drawn by, in a way that its text alone does not determine.
-_SAMPLERS: Mapping[str, tuple[Any, ...]] = {"mirostat": (0,), "adaptive_target": (-1,)}
 UNSUPPORTED: Mapping[str, Unsupported] = {
-    **{
-        name: Unsupported(
-            _asks_nothing(*values), f"{_SAMPLER}; send {values[0]}", " or ".join(map(str, values))
-        )
-        for name, values in _SAMPLERS.items()
-    },
+    "adaptive_target": Unsupported(
+        _asks_nothing(-1), "this sampler is not supported; send -1", "-1"
+    ),
     "n_indent": Unsupported(_off, "the indentation of lines is not enforced; send 0", "0"),
     "post_sampling_probs": Unsupported(
         _off, "probabilities are those of the model; leave it out", "false"
@@ -84,14 +77,13 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "multimodal_data": Unsupported(_off, "this model reads text; leave it out", "[]"),
 }
 _CACHE = "prefixes are found by their content, and kept until their memory is needed"
-_ALONE = "it has an effect with another sampler alone"
 _SETTING = "it is a setting of the server"
 IGNORED: Mapping[str, str] = {
     **dict.fromkeys(("cache_prompt", "n_cache_reuse", "n_keep", "n_discard"), _CACHE),
     **dict.fromkeys(("id_slot", "slot_id"), "requests are not bound to a slot"),
     **dict.fromkeys(("t_max_predict_ms", "t_max_prompt_ms"), "n_predict ends an answer"),
     "penalize_nl": "penalties concern all tokens",
-    **dict.fromkeys(("mirostat_tau", "mirostat_eta", "adaptive_decay"), _ALONE),
+    "adaptive_decay": "it has an effect with adaptive_target alone",
     **dict.fromkeys(("backend_sampling", "sse_ping_interval", "verbose"), _SETTING),
     **dict.fromkeys(
         (

@@ -11,16 +11,13 @@ from octavo.dialects.llama.schema import LlamaSampling
 NO_SEED = 2**32 - 1
 # Samplers that are not served, at the values that switch them off.
 _OFF: dict[str, Any] = {
-    "mirostat": 0,
-    "mirostat_tau": 5.0,
-    "mirostat_eta": 0.1,
     "adaptive_target": -1.0,
     "adaptive_decay": 0.9,
 }
 _SAME = (
     *("dynatemp_range", "dynatemp_exponent", "xtc_probability", "xtc_threshold", "typical_p"),
     *("repeat_last_n", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
-    "min_keep",
+    *("min_keep", "mirostat", "mirostat_tau", "mirostat_eta"),
 )
 
 

@@ -44,13 +44,13 @@ _NAMES = {
     "top_p": "options.top_p",
     "typical_p": "options.typical_p",
     "repeat_last_n": "options.repeat_last_n",
+    **{name: f"options.{name}" for name in ("mirostat", "mirostat_tau", "mirostat_eta")},
     "stop": "options.stop",
     "max_tokens": "options.num_predict",
     "structured_outputs": "format",
     "structured_outputs.json": "format",
     "structured_outputs.json_object": "format",
 }
-_OFF = {"mirostat": 0, "tfs_z": 1}  # values that ask for nothing
 _SMALLEST_TOP_P = 1e-9  # instead of 0, which is the most likely token alone too
 
 
@@ -105,9 +105,8 @@ def _generation(
 
 def _sampling(options: OllamaOptions) -> tuple[dict[str, Any], int | None]:
     """Return the neutral values of sampling, and the limit of the answer."""
-    for name, harmless in _OFF.items():
-        if getattr(options, name) not in (None, harmless):
-            raise not_yet(f"options.{name}", f"this sampler is not supported; send {harmless}")
+    if options.tfs_z not in (None, 1):
+        raise not_yet("options.tfs_z", "this sampler is not supported; send 1")
     sampling = {**given_fields(options, _SAMPLING), **given_samplers(options)}
     if options.top_p is not None:
         sampling["top_p"] = max(options.top_p, _SMALLEST_TOP_P)

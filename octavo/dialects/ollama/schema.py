@@ -39,13 +39,12 @@ class OllamaOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: Annotated[list[Stop], Meta(max_length=MAX_STOPS)] | Stop | None = None
     num_predict: Annotated[int, Meta(ge=-2, le=INT32)] | None = None  # below 0: as many as fit
-    # Refused unless they ask for nothing.
-    mirostat: int | None = None
-    tfs_z: float | None = None
+    mirostat: Annotated[int, Meta(ge=0, le=2)] | None = None
+    mirostat_tau: Annotated[float, Meta(ge=0, le=100)] | None = None
+    mirostat_eta: Annotated[float, Meta(ge=0, le=100)] | None = None
+    tfs_z: float | None = None  # refused unless it asks for nothing
     # Ignored: penalties concern all tokens, and the server has its own settings.
     penalize_newline: Any = None
-    mirostat_tau: Any = None
-    mirostat_eta: Any = None
     num_ctx: Any = None
     num_keep: Any = None
     num_batch: Any = None

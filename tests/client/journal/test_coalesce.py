@@ -28,6 +28,11 @@ def test_tokens_of_several_steps_become_one_event() -> None:
     ]
 
 
+def test_the_last_state_of_a_sampler_stays() -> None:
+    events = [TokenEvent("a", each, (5,), sampler_state=0.5 + each) for each in range(3)]
+    assert coalesce(events) == [TokenEvent("a", 0, (5, 5, 5), sampler_state=2.5)]
+
+
 def test_an_event_with_more_than_tokens_is_not_merged() -> None:
     first = TokenEvent("a", 0, (5,), stats=STATS)
     payload = TokenEvent("a", 1, (6,), payload=PAYLOAD)

@@ -251,6 +251,26 @@ def test_pages_of_this_machine_may_call_if_no_origin_is_listed(
     assert answer.status_code == status
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:8080", 200),
+        ("http://[::1]", 200),
+        ("https://app.example", 200),
+        ("http://notlocalhost", 403),
+        ("http://localhost.evil.example", 403),
+    ],
+)
+def test_pages_of_this_machine_may_be_allowed_beside_others(
+    directory: Path, origin: str, status: int
+) -> None:
+    options = {"allowed_origins": ("localhost", "https://app.example")}
+    response = request(directory, "GET", "/v1/models", options, {"origin": origin})
+    assert response.status_code == status
+    shared = response.headers.get("access-control-allow-origin")
+    assert shared == (origin if status == 200 else None)
+
+
 def test_only_allowed_origins_get_an_answer_to_a_preflight(directory: Path) -> None:
     options = {"allowed_origins": ("https://app.example",), "api_keys": KEYS}
     asks = {"access-control-request-method": "POST", "origin": "https://app.example"}

@@ -265,6 +265,9 @@ async def test_further_samplers_are_listed_after_all_defaults(directory: Path) -
         "dry_penalty_last_n": 100,
         "dry_sequence_breakers": ["x"],
         "repeat_penalty": 1.1,
+        "mirostat": 1,
+        "mirostat_tau": 4.0,
+        "mirostat_eta": 0.3,
         "samplers": ["penalties", "dry", "top_n_sigma", "typ_p", "xtc", "temperature"],
     }
     off: dict[str, Any] = {
@@ -297,7 +300,6 @@ async def test_what_is_not_served_is_refused_by_name_where_it_asks_for_something
     directory: Path,
 ) -> None:
     asks: dict[str, tuple[Any, Any]] = {  # what asks for nothing, and what is refused
-        "mirostat": (0, 2),
         "adaptive_target": (-1.0, 0.4),
         "post_sampling_probs": (False, True),
         "lora": ([], [{"id": 0, "scale": 1}]),

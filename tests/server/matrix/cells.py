@@ -87,6 +87,13 @@ class Fate(StrEnum):
     DIES = "dies"
 
 
+class Drawn(StrEnum):
+    """The way in which tokens are drawn: from the text alone, or by a sampler with a state."""
+
+    PLAINLY = "plainly"
+    MIROSTAT = "mirostat"
+
+
 class Asked(StrEnum):
     """The kind of name by which a request asks for an answer."""
 
@@ -104,6 +111,7 @@ class Cell:
     way: Way
     fate: Fate
     asked: Asked = Asked.MODEL
+    drawn: Drawn = Drawn.PLAINLY
 
     def __str__(self) -> str:
         return "-".join(map(str, self.values.values()))
@@ -127,11 +135,13 @@ def _streams(form: Form) -> bool:
     return form is Form.STREAM
 
 
-def _is_possible(cell: Cell) -> bool:
+def is_possible(cell: Cell) -> bool:
     """Return whether the routes and structs have what a cell asks for."""
     struct = KINDS[cell.kind]
     route = route_of(cell.kind, cell.form)
     if cell.form is Form.STREAM and route.chunk is None and not route.path.endswith(STREAM):
+        return False
+    if cell.drawn is Drawn.MIROSTAT and _samplers_in(cell.kind) is None:
         return False
     match cell.way:
         case Way.BATCH:  # whose lines have no stream and no client that could leave
@@ -143,10 +153,20 @@ def _is_possible(cell: Cell) -> bool:
     return True
 
 
+def _samplers_in(kind: str) -> tuple[str, ...] | None:
+    """Return where a request of a kind has the fields of samplers; None: it has none."""
+    inner = {"OllamaChatRequest": "options", "OllamaGenerateRequest": "options"}
+    if kind in inner:
+        return (inner[kind],)
+    if kind == "RpcGenerateRequest":
+        return ("sampling_params",)
+    return () if "mirostat" in KINDS[kind].__struct_fields__ else None
+
+
 def every_cell() -> list[Cell]:
     """Return all cells that are possible."""
-    axes = product(sorted(KINDS), Size, Form, Way, Fate, Asked)
-    return [each for each in (Cell(*values) for values in axes) if _is_possible(each)]
+    axes = product(sorted(KINDS), Size, Form, Way, Fate, Asked, Drawn)
+    return [each for each in (Cell(*values) for values in axes) if is_possible(each)]
 
 
 def body_of(cell: Cell) -> bytes:
@@ -159,4 +179,9 @@ def body_of(cell: Cell) -> bytes:
         body["background"] = True
     if cell.asked is Asked.ADAPTER:
         body["model"] = ADAPTER
+    if cell.drawn is Drawn.MIROSTAT:
+        fields = body
+        for name in _samplers_in(cell.kind) or ():
+            fields[name] = fields = dict(fields[name])
+        fields |= {"mirostat": 2, "temperature": 1, "seed": 7}
     return msgspec.json.encode(body)

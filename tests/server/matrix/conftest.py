@@ -13,7 +13,17 @@ import pytest
 
 from octavo.text.pieces import FORMS
 from tests.server.llama.infill_files import make_infill_directory
-from tests.server.matrix.cells import ALIKE, Asked, Cell, Fate, Form, Size, Way
+from tests.server.matrix.cells import (
+    ALIKE,
+    Asked,
+    Cell,
+    Drawn,
+    Fate,
+    Form,
+    Size,
+    Way,
+    is_possible,
+)
 from tests.server.matrix.world import World, check_nothing_is_left
 
 
@@ -26,7 +36,7 @@ class Worlds:
 
     def check(self, *cells: Cell) -> None:
         """Ask at once as some cells of one server say, and check all that holds for each."""
-        known = [self._expected(_like(cell.kind), cell.asked) for cell in cells]
+        known = [self._expected(_like(cell), cell.asked, cell.drawn) for cell in cells]
         assert all(known)
         gc.collect()
         gc.disable()
@@ -46,10 +56,9 @@ class Worlds:
         worlds = [self._world(has_journal=each)[1] for each in (False, True)]
         return max(stall for world in worlds for stall in (0.0, *world.stalls))
 
-    def _ask_plainly(self, kind: str, asked: Asked) -> str:
+    def _ask_plainly(self, kind: str, asked: Asked, drawn: Drawn) -> str:
         runner, world = self._world(has_journal=False)
-        plain = Cell(kind, Size.SMALL, Form.WHOLE, Way.PLAIN, Fate.STAYS, asked)
-        return runner.run(world.answers([plain]))[0]
+        return runner.run(world.answers([_plain(kind, asked, drawn)]))[0]
 
     def _new_world(self, *, has_journal: bool) -> tuple[asyncio.Runner, World]:
         runner = self._stack.enter_context(asyncio.Runner())
@@ -61,9 +70,14 @@ class Worlds:
         return runner, world
 
 
-def _like(kind: str) -> str:
+def _like(cell: Cell) -> str:
     """Return the first of the requests that are answered with the same text."""
-    return min(next((each for each in ALIKE if kind in each), {kind}))
+    alike = next((each for each in ALIKE if cell.kind in each), {cell.kind})
+    return min(kind for kind in alike if is_possible(_plain(kind, cell.asked, cell.drawn)))
+
+
+def _plain(kind: str, asked: Asked, drawn: Drawn) -> Cell:
+    return Cell(kind, Size.SMALL, Form.WHOLE, Way.PLAIN, Fate.STAYS, asked, drawn)
 
 
 @pytest.fixture(scope="module")

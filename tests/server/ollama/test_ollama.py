@@ -108,7 +108,9 @@ def test_options_mean_what_they_mean_elsewhere(directory: Path) -> None:
         "num_ctx": 2048,
         "repeat_last_n": 64,
         "typical_p": 0.7,
-        "mirostat": 0,
+        "mirostat": 2,
+        "mirostat_tau": 3.0,
+        "mirostat_eta": 0.2,
         "tfs_z": 1.0,
     }
     ours = {
@@ -122,6 +124,9 @@ def test_options_mean_what_they_mean_elsewhere(directory: Path) -> None:
         "frequency_penalty": 0.2,
         "repeat_last_n": 64,
         "typical_p": 0.7,
+        "mirostat": 2,
+        "mirostat_tau": 3.0,
+        "mirostat_eta": 0.2,
         "max_tokens": 30,
     }
 
@@ -142,7 +147,8 @@ def test_options_mean_what_they_mean_elsewhere(directory: Path) -> None:
         ("chat", {"model": None}, 400, "model"),
         ("chat", {"options": {"temperature": -1}}, 400, "options.temperature"),
         ("chat", {"options": {"num_predict": 0}}, 400, "options.num_predict"),
-        ("chat", {"options": {"mirostat": 2}}, 400, "options.mirostat"),
+        ("chat", {"options": {"mirostat": 3}}, 400, "options.mirostat"),
+        ("chat", {"options": {"tfs_z": 0.9}}, 400, "options.tfs_z"),
         ("chat", {"options": {"typical_p": 2}}, 400, "options.typical_p"),
         ("chat", {"options": {"repeat_last_n": -2}}, 400, "options.repeat_last_n"),
         ("chat", {"options": {"stop": [""]}}, 400, "options.stop"),

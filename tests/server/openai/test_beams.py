@@ -50,7 +50,7 @@ KEPT = {
     "speculation",  # the text is the same with and without
     # These have an effect beside a sampler that is refused, and no other.
     *("xtc_threshold", "dynatemp_exponent", "dry_base", "dry_allowed_length"),
-    *("dry_penalty_last_n", "dry_sequence_breakers"),
+    *("dry_penalty_last_n", "dry_sequence_breakers", "mirostat_tau", "mirostat_eta"),
 }
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 STOPS = list(range(2, 300, 3))

@@ -27,6 +27,9 @@ FIELDS: dict[str, Any] = {
     "dry_penalty_last_n": 9,
     "dry_sequence_breakers": ["\n"],
     "samplers": ["penalties", "dry", "top_n_sigma", "typical_p", "xtc", "temperature"],
+    "mirostat": 1,
+    "mirostat_tau": 4.0,
+    "mirostat_eta": 0.3,
 }
 PROMPTS: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "The quick"},
@@ -65,6 +68,7 @@ async def test_a_rendered_request_has_the_samplers_of_its_fields(
         ({"dry_sequence_breakers": ["x" * 41]}, "dry_sequence_breakers[0]"),
         ({"samplers": ["top_k", "penalties"], "presence_penalty": 1}, "samplers"),
         ({"samplers": ["mirostat"]}, "samplers"),
+        ({"mirostat": 3}, "mirostat"),
     ],
 )
 @in_loop

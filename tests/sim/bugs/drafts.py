@@ -22,7 +22,7 @@ DRAFT_BUGS = (
     Bug(
         "a request that switches speculation off has drafts",
         "scheduler.py",
-        "request.sampling.speculation and not",
+        "sampling.speculation and not",
         "not",
         kind="predictions",
     ),

@@ -42,7 +42,8 @@ def with_prediction(seed: int, request: Request, expected: Sequence[int]) -> Req
 def may_draft(config: CoreConfig, request: Request) -> bool:
     """Return whether a request may have drafts, as the settings and the request say."""
     has_source = config.proposes or len(request.prediction) > 0
-    return config.max_drafts > 0 and has_source and request.sampling.speculation
+    sampling = request.sampling
+    return config.max_drafts > 0 and has_source and sampling.speculation and not sampling.has_state
 
 
 def predicted_drafts(prediction: Sequence[int], num_output: int, most: int) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from octavo.client.process import ProcessEngine, make_client
 from octavo.client.restart_policy import Timing
 from octavo.core.config import CoreConfig
 from octavo.core.request import Request
+from octavo.core.sampling_params import SamplerOptions
 from octavo.options.engine import EngineArguments
 from octavo.wire.commands import TIMED_OUT
 from tests.client.fake_engine import HARMLESS, POISON_TOKEN
@@ -204,6 +205,7 @@ class World:
             ignore_eos=True,
             stop_token_ids=(chance.randrange(60),) if chance.random() < 0.3 else (),
             output_kind=kind,
+            sampler_options=SamplerOptions(mirostat=2) if index % 3 == 0 else None,
         )
         outcome = Outcome([[] for _ in range(sampling.n)], [""] * sampling.n, [None] * sampling.n)
         leaves_after = chance.choice([None, None, None, chance.randint(0, 5)])

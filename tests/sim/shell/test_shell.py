@@ -79,6 +79,17 @@ def _forgets_tokens(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "submit", forgetful)
 
 
+def _forgets_the_state_of_a_sampler(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a new engine does not get what the sampler keeps beside the tokens."""
+    submit = Assignment.submit
+
+    def forgetful(self: Assignment, entry: Entry, now: float) -> Any:
+        entry.sampler_state = None
+        return submit(self, entry, now)
+
+    patch.setattr(Assignment, "submit", forgetful)
+
+
 def _accepts_late_frames(patch: pytest.MonkeyPatch) -> None:
     """Plant a bug: frames of a dead engine are accepted as its successor's."""
     take = Supervisor._take
@@ -166,6 +177,7 @@ def _replies_to_known_commands_alone(patch: pytest.MonkeyPatch) -> None:
     "plant",
     [
         _forgets_tokens,
+        _forgets_the_state_of_a_sampler,
         _accepts_late_frames,
         _forgets_a_request,
         _never_fails_a_request,

@@ -12,6 +12,7 @@ stage "temperature" it is 1. Ties go by token id, where not all of them are kept
                  `threshold` or more, only the least likely, and all others
     temperature  divide logits; with a range r, by t - r + 2r · (entropy / log n)^exponent, where
                  n tokens are left, and t - r is 0 at least
+    mirostat     those whose surprise is at most mu, or as many as mirostat.py estimates
 
 A stage that would leave fewer than `min_keep` leaves the first so many of its order; XTC then
 leaves all.
@@ -27,7 +28,7 @@ import numpy as np
 
 from octavo.backends.base import Doubles, Floats
 from octavo.backends.step import Stage
-from octavo.backends.torch.sampling import noise
+from octavo.backends.torch.sampling import mirostat, noise
 from octavo.backends.torch.sampling.filters import Integers, nearest
 
 COIN = 1 << 32  # the token whose noise is the coin of XTC; no vocabulary has so many
@@ -43,6 +44,8 @@ class Left:
     ids: Integers
     logits: Doubles
     coin: float
+    mu: float = 0.0  # of mirostat
+    vocabulary: int = 0  # the tokens that there were
     temperature: float = 1.0
 
     @property
@@ -66,11 +69,13 @@ class Left:
         self.keep(kept)
 
 
-def run_chain(row: Floats, chain: tuple[Stage, ...], keys: tuple[int, int]) -> Left:
+def run_chain(
+    row: Floats, chain: tuple[Stage, ...], keys: tuple[int, int], mu: float = 0.0
+) -> Left:
     """Return what a chain leaves of a row, in which -infinity marks tokens never to draw."""
     ids = np.flatnonzero(row > -np.inf)
     coin = float(noise.uniform(noise.bits([keys], _COIN))[0, 0])
-    left = Left(ids, row[ids].astype(np.float64), coin)
+    left = Left(ids, row[ids].astype(np.float64), coin, mu, len(row))
     for stage in chain:
         _STAGES[stage.name](left, stage)
     return left
@@ -118,6 +123,13 @@ def _xtc(left: Left, stage: Stage) -> None:
     left.keep(np.flatnonzero(~is_likely))
 
 
+def _mirostat(left: Left, stage: Stage) -> None:
+    if stage.value == 1:
+        left.keep(mirostat.likeliest(left.scores, left.mu, left.vocabulary))
+    else:
+        left.keep(mirostat.expected(left.scores, left.mu))
+
+
 def _temperature(left: Left, stage: Stage) -> None:
     temperature = stage.value
     if stage.range > 0.0:
@@ -148,4 +160,5 @@ _STAGES: Mapping[str, Callable[[Left, Stage], None]] = {
     "top_n_sigma": _top_n_sigma,
     "xtc": _xtc,
     "temperature": _temperature,
+    "mirostat": _mirostat,
 }

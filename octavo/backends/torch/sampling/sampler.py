@@ -19,6 +19,7 @@ from octavo.backends.step import NOT_FINITE, Words
 from octavo.backends.torch.sampling import noise
 from octavo.backends.torch.sampling.chain import run_chain
 from octavo.backends.torch.sampling.filters import survivors
+from octavo.backends.torch.sampling.mirostat import surprise
 from octavo.backends.torch.sampling.rules import masked, require_a_token
 from octavo.backends.torch.sampling.slot import Slot
 
@@ -86,9 +87,12 @@ class Sampler:
             return int(row.argmax())
         keys = [slot.keys()]
         if sampling.chain:
-            left = run_chain(row, sampling.chain, keys[0])
+            left = run_chain(row, sampling.chain, keys[0], slot.mu)
             gumbel = noise.gumbel(keys, self._spread[left.ids])[0]
-            return int(left.ids[(left.scores + gumbel).argmax()])
+            place = int((left.scores + gumbel).argmax())
+            if sampling.mirostat is not None:
+                slot.surprise = surprise(left.scores, place)
+            return int(left.ids[place])
         scores = row.astype(np.float64) / sampling.temperature
         if not sampling.has_filters:
             return int((scores + noise.gumbel(keys, self._spread)[0]).argmax())

@@ -118,7 +118,14 @@ class StepSampler:
         ):
             logits = masked(logits, draws, draws.masks.wait())
         logprobs = self._logprobs(draws, logits, tokens, failures)
-        return StepOutput(tokens, tuple(failures.items()), logprobs, prompts, pooled)
+        states = self._states(draws)
+        failed = tuple(failures.items())
+        return StepOutput(tokens, failed, logprobs, prompts, pooled, states=states)
+
+    def _states(self, draws: Draws) -> tuple[tuple[int, float], ...]:
+        """Return mirostat's state of each slot that has one."""
+        slots = [(number, self.slots[number]) for number in draws.slots.tolist()]
+        return tuple([(n, slot.mu) for n, slot in slots if slot.sampling.mirostat is not None])
 
     def _draw(
         self, draws: Draws, logits: Floats, failures: dict[int, str]
@@ -144,7 +151,7 @@ class StepSampler:
             drawn, failed = self._draw_rows(logits, draws.first_rows[chosen] + at, slots, masks)
             for sample, slot, token in zip(chosen.tolist(), slots, drawn.tolist(), strict=True):
                 tokens[sample].append(token)
-                slot.append(token)
+                slot.append_drawn(token)
             for place, message in failed.items():
                 failures.setdefault(numbers[chosen[place]], message)
             rest = []

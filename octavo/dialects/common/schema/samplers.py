@@ -40,3 +40,6 @@ class SamplerFields(Struct, kw_only=True):
     dry_allowed_length: Annotated[int, Meta(ge=1, le=MAX_REPEATED)] | None = None
     dry_penalty_last_n: Annotated[int, Meta(ge=-1, le=MAX_WINDOW)] | None = None  # -1: the most
     dry_sequence_breakers: Annotated[list[Breaker], Meta(max_length=MAX_BREAKERS)] | None = None
+    mirostat: Annotated[int, Meta(ge=0, le=2)] | None = None  # its version; 0: off
+    mirostat_tau: Annotated[float, Meta(ge=0, le=100)] | None = None
+    mirostat_eta: Annotated[float, Meta(ge=0, le=100)] | None = None

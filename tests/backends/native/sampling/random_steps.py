@@ -14,6 +14,7 @@ from octavo.backends.step import (
     Draws,
     Dry,
     Masks,
+    Mirostat,
     PoolRows,
     PromptRows,
     SlotSampling,
@@ -59,6 +60,12 @@ def some_chain(random: np.random.Generator, size: int) -> tuple[Stage, ...]:
     return tuple(stages[index] for index in chosen)
 
 
+def some_mirostat(random: np.random.Generator, size: int) -> Mirostat:
+    """Return a bound of surprise that is reached, or far away."""
+    mu = float(random.choice([-3.0, 0.1, 2.0, 5.0, 40.0, 3000.0]))
+    return Mirostat(float(random.choice([0.0, 1.0, 4.0])), float(random.choice([0.1, 2.0])), mu)
+
+
 def some_dry(random: np.random.Generator, size: int) -> Dry:
     """Return penalties for the repetitions of few tokens."""
     return Dry(
@@ -94,6 +101,7 @@ FIELDS: dict[str, tuple[float, Make]] = {
     "frequency": (0.3, lambda random, _: float(random.uniform(-2, 2))),
     "penalty_window": (0.3, lambda random, _: int(random.integers(1, 12))),
     "chain": (0.3, some_chain),
+    "mirostat": (0.2, some_mirostat),
     "dry": (0.3, some_dry),
     "logprobs": (0.3, lambda random, size: int(random.choice([ALL_LOGPROBS, 0, 5, size + 1]))),
     "logprob_ids": (0.2, lambda random, size: some_ids(random, size, 6)),
@@ -110,6 +118,10 @@ def random_sampling(random: np.random.Generator, vocabulary: int) -> SlotSamplin
     for name, (chance, make) in FIELDS.items():
         if random.random() < chance:
             fields[name] = make(random, vocabulary)
+    if "mirostat" in fields:
+        stages = some_chain(random, vocabulary) if random.random() < 0.5 else ()
+        fields["chain"] = (*stages, Stage("mirostat", float(random.choice([1, 2]))))
+        fields["temperature"] = 1.0
     if "allowed" in fields:
         fields["allowed"] = list(dict.fromkeys(fields["allowed"]))
     if "bias_ids" in fields:

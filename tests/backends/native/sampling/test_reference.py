@@ -29,6 +29,9 @@ def check(mine: StepOutput, theirs: StepOutput, draws: Draws) -> None:
         assert len(drawn) == len(wanted)
         num_meant = len(drawn) - (slot in failed)
         assert drawn[:num_meant] == wanted[:num_meant]
+    assert [slot for slot, _ in mine.states] == [slot for slot, _ in theirs.states]
+    for (slot, mu), (_, right) in zip(mine.states, theirs.states, strict=True):
+        assert slot in failed or mu == pytest.approx(right, rel=1e-12, abs=1e-12)
     check_rows(mine.logprobs, theirs.logprobs)
     check_rows(mine.prompts, theirs.prompts)
     ours = [(slot, values.tolist()) for slot, values in mine.pooled]

@@ -94,6 +94,18 @@ FEATURES: dict[str, dict[str, Any]] = {
     "dry in a window": {
         "sampler_options": {"dry_multiplier": 1, "dry_base": 4, "dry_penalty_last_n": 9}
     },
+    "mirostat 1": {"sampler_options": {"mirostat": 1, "mirostat_tau": 2.0}, "temperature": 1.2},
+    "mirostat 1, narrow": {"sampler_options": {"mirostat": 1, "mirostat_tau": 0.7}},
+    "mirostat 2": {
+        "sampler_options": {"mirostat": 2, "mirostat_tau": 1.5, "samplers": ["top_k"]},
+        "temperature": 1.2,
+        "top_k": 1,
+    },
+    "mirostat 2, narrow": {"sampler_options": {"mirostat": 2, "mirostat_tau": 0.5}},
+    "mirostat of few": {
+        "sampler_options": {"mirostat": 1, "mirostat_tau": 2.0},
+        "allowed_token_ids": [8, 9, 80],
+    },
     "everything": {
         "temperature": 0.8,
         "top_p": 0.95,
