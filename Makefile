@@ -192,8 +192,9 @@ build/ray/.installed: requirements/ray.txt $(VENV)/.venv
 	    > "$$(build/ray/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/octavo.pth"
 	@touch $@
 
-test-ray: setup build/ray/.installed ## engines and the application of Ray Serve on a cluster of two nodes, which loses one (minutes)
+test-ray: setup build/ray/.installed ## engines, stages and the application of Ray Serve on a cluster of two nodes, which loses one (minutes)
 	@PYTHONPATH="$(CURDIR)" build/ray/bin/python -m pytest --quiet -W ignore -o faulthandler_timeout=3600 tests/serve_ray/every_engine.py
+	@PYTHONPATH="$(CURDIR)" build/ray/bin/python -m pytest --quiet -W ignore -o faulthandler_timeout=3600 tests/serve_ray/every_stage.py
 	@PYTHONPATH="$(CURDIR)" build/ray/bin/python -m pytest --quiet -W ignore -o faulthandler_timeout=3600 tests/serve_ray/every_replica.py
 
 test-speculation: setup ## 5,000 mixed requests with each way to draft: all answers equal (an hour; REQUESTS=n for fewer)

@@ -154,7 +154,8 @@ def _check(arguments: EngineArguments, rows: int) -> None:
     """Refuse another backend, several processes, and too large a step."""
     if arguments.needs_processes:
         raise ConfigError(
-            "a step is one engine's: leave data_parallel_size and data_parallel_backend out"
+            "a step is one engine's: leave data_parallel_size, data_parallel_backend and "
+            "distributed_executor_backend out"
         )
     for name in ("tensor_parallel_size", "pipeline_parallel_size"):
         if getattr(arguments, name) > 1:

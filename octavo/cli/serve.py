@@ -99,8 +99,8 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         asked = read_arguments(model_of(arguments), options)
         if asked.nnodes > 1 and server.handover is not None:
             raise UsageError(
-                "--handover needs two engines for a moment, and the nodes of --nnodes are in one "
-                "at a time; leave one of them out"
+                "--handover needs two engines for a moment, and the nodes of --nnodes, or of "
+                "--distributed-executor-backend ray, are in one at a time; leave one of them out"
             )
     else:
         asked = read_arguments((*arguments.model_word, str(several.models_dir))[0], options)

@@ -265,9 +265,10 @@ def start(
     """
     if arguments.needs_processes:
         raise ConfigError(
-            f"data_parallel_size={arguments.data_parallel_size} and data_parallel_backend="
-            f"{arguments.data_parallel_backend} are for engines in processes of their own; use "
-            "engine='process', or leave them out"
+            f"data_parallel_size={arguments.data_parallel_size}, data_parallel_backend="
+            f"{arguments.data_parallel_backend} and distributed_executor_backend="
+            f"{arguments.distributed_executor_backend} are for engines in processes of their own; "
+            "use engine='process', or leave them out"
         )
     # They import a backend, and what reads checkpoints.
     from octavo.engine.build import build_engine

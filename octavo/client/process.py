@@ -343,6 +343,11 @@ def launch_engines(arguments: EngineArguments, timing: Timing | None = None) -> 
 
             launchers.extend(ray_launchers(arguments))
             arguments = replace(arguments, data_parallel_size=1)  # each has a machine of its own
+        elif arguments.distributed_executor_backend == "ray":
+            from octavo.client.remote.ray_nodes import ray_nodes_launcher
+
+            one, arguments = ray_nodes_launcher(arguments)
+            launchers.append(one)
         else:
             launchers.extend(
                 ProcessLauncher(directories=directories, processors=processors)

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, cast
 
 from octavo.core.config import ConfigError
@@ -160,12 +160,7 @@ class EngineArguments:
         flags=("-dp",),
         aliases=("--dp", "--dp-size"),
     )
-    data_parallel_backend: Literal["mp", "ray"] = option(
-        "mp",
-        "where engines are: mp, in processes of this machine; ray, on the machines of a Ray "
-        "cluster, which places each and starts another when it ends (octavo serve)",
-        flags=("-dpb",),
-    )
+    data_parallel_backend: Literal["mp", "ray"] = machines.engines_option()
     engine_cpus: int = machines.cpus_option()
     link_host: str = machines.link_host_option()
     link_secret_file: str | None = machines.secret_option()
@@ -175,6 +170,9 @@ class EngineArguments:
     enable_eplb: bool = experts.balance_option()
     eplb_config: experts.EPLBConfig | None = option(None, experts.COPIES, "JSON")
     pipeline_parallel_size: int = stages_option()
+    distributed_executor_backend: Literal["mp", "uni", "ray"] = machines.stages_place_option()
+    ray_placement: Literal["strict_spread", "pack"] = machines.placement_option()
+    ray_placement_seconds: float = machines.placement_seconds_option()
     nnodes: int = machines.nodes_option()
     node_rank: int = machines.node_rank_option()
     master_addr: str = machines.master_option()
@@ -370,6 +368,8 @@ class EngineArguments:
     adapter_directory: str | None = None
     # The first engine's number among those of all servers, likewise.
     first_engine: int = option(0, least=0)
+    # The secret of nodes that Ray places, likewise; None: it is in link_secret_file.
+    link_secret: bytes | None = field(default=None, repr=False)
     spare_engine: bool = option(
         False,
         "keep a second engine's process loaded, which takes over at once when the first ends; it "
@@ -390,6 +390,7 @@ class EngineArguments:
                 f"packed_cache_bytes={self.packed_cache_bytes} limits packed weights on disk, and "
                 "none are kept there without packed_cache: give that too, or leave this out"
             )
+        object.__setattr__(self, "nnodes", machines.num_nodes(self))
         check_processes(self)
         overrides = self.hf_overrides
         if not (overrides is None or isinstance(overrides, dict)):
@@ -409,7 +410,8 @@ class EngineArguments:
     @property
     def needs_processes(self) -> bool:
         """True if its engines are several or elsewhere, so that none is in this process."""
-        return self.data_parallel_size > 1 or self.data_parallel_backend != "mp"
+        backends = self.data_parallel_backend, self.distributed_executor_backend
+        return self.data_parallel_size > 1 or "ray" in backends
 
 
 _STRUCTS: Mapping[str, tuple[type, Callable[[Any], Any]]] = {
@@ -419,7 +421,7 @@ _STRUCTS: Mapping[str, tuple[type, Callable[[Any], Any]]] = {
     "eplb_config": (experts.EPLBConfig, experts.read_eplb_config),
 }
 # The model has a parameter of its own; the directory is the front end's.
-NOT_OPTIONS = ("model", "adapter_directory", "first_engine")
+NOT_OPTIONS = ("model", "adapter_directory", "first_engine", "link_secret")
 
 
 def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) -> EngineArguments:

@@ -42,6 +42,8 @@ WITHOUT_EFFECT = {
     "VLLM_PLUGINS": "give --lora-resolver for adapters, and --logits-processors",
     "VLLM_BATCH_INVARIANT": "a request's tokens never depend on the batch",
     "VLLM_LOGGING_CONFIG_PATH": "give --log-level",
+    "VLLM_HOST_IP": "give --master-addr",
+    "VLLM_RAY_BUNDLE_INDICES": "give --ray-placement and --engine-cpus",
     "SGLANG_USE_MODELSCOPE": _HUB,
     "OLLAMA_HOST": _ADDRESS,
     "OLLAMA_ORIGINS": "give --allowed-origins",
@@ -67,10 +69,9 @@ _GRAPH_SIZES = (
 _KERNELS = "the backend chooses its kernels"
 _RANKS = (
     "the ranks of an engine are processes of one machine that divide each matrix by its outputs, "
-    "or the experts, its stages divide the layers, on several machines with nnodes, and nothing "
-    "else is divided"
+    "or the experts, its stages divide the layers, on several machines with nnodes or with "
+    "distributed_executor_backend=ray, and nothing else is divided"
 )
-_ON_RAY = "whole engines are placed on a Ray cluster by data_parallel_backend=ray"
 _TEXT_ALONE = "models read text alone"
 _ONE_GRAMMAR_ENGINE = "there is one grammar engine"
 _TASKS = "a model serves what its files make of it, generating and vectors side by side"
@@ -219,7 +220,6 @@ def _leaves_shapes(value: Any) -> bool:
 
 # Options that are accepted with the values that are the case here, and refused with others.
 FIXED: Mapping[str, tuple[Test, str]] = {
-    "distributed_executor_backend": (_among("mp", "uni", None), f"{_RANKS}; {_ON_RAY}"),
     "api_server_count": (_among(1, None), "there is one front end"),
     **dict.fromkeys(
         ("enable_dbo", "enable_elastic_ep"),

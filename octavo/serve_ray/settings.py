@@ -49,6 +49,8 @@ def read(arguments: Mapping[str, Any]) -> RayApplicationSettings:
         raise UsageError("an application has one model; start one for each, with a route prefix")
     if parsed.engine != "process":
         raise UsageError(f"engine={parsed.engine}: replicas have engines in processes of their own")
+    if found.engine.nnodes > 1:
+        raise UsageError("a replica is on one machine: leave out what divides its engine (nnodes)")
     ray = RaySettings(**given_in(parsed, RaySettings))
     for name in (*_OF_RAY, *_KEPT):
         if getattr(parsed, name, None) not in (None, False):

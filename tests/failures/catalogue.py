@@ -106,6 +106,12 @@ FAILURES: tuple[Failure, ...] = (
         USAGE,
         "openssl rand",
     ),
+    _line(
+        "a Ray cluster for one stage",
+        serve("-tp", "2", "--distributed-executor-backend", "ray"),
+        USAGE,
+        "-pp",
+    ),
     _line("stages with packed files", serve("-pp", "2", "--packed-cache"), USAGE, "--packed-cache"),
     _line("a type of llama-server's KV cache", serve("-ctk", "q5_1"), USAGE, "q5_1"),
     _line("an unknown device", serve("--device", "tpu"), USAGE, "tpu", varies=True),

@@ -33,7 +33,8 @@ class Server:
 
     def engine(self) -> int:
         """Return the engine's process."""
-        return int(self.supervisor.run.process.popen.pid)
+        process = self.supervisor.run.process
+        return int(getattr(process, "engine", process).popen.pid)  # beside nodes that were placed
 
     async def restarted(self, number: int) -> None:
         """Return when so many engines have been started again, and the last one is ready."""

@@ -71,6 +71,30 @@ class Nodes:
             if each["State"] == "ALIVE" and (name in each["Name"] or name == each["ActorClassName"])
         }
 
+    def add(self) -> str:
+        """Add a further node, and return its name."""
+        with _known_ports():
+            return str(self._nodes.add_node(**_node()).node_id)
+
+    @property
+    def address(self) -> str:
+        """The address by which other programs find the cluster."""
+        return str(self._nodes.address)
+
+    def further_ids(self) -> set[str]:
+        """Return the names of all nodes but the first, of those that have not been lost."""
+        return {str(each.node_id) for each in self._nodes.worker_nodes}
+
+    def lose(self, node: str) -> None:
+        """Kill all processes of a node that has this name."""
+        found = next(each for each in self._nodes.worker_nodes if each.node_id == node)
+        self._nodes.remove_node(found, allow_graceful=False)
+
+    def num_groups(self) -> int:
+        """Return how many placement groups there are."""
+        states = [each["state"] for each in self._ray.util.placement_group_table().values()]
+        return sum(each != "REMOVED" for each in states)
+
     def lose_second(self) -> None:
         """Kill all processes of the second node, as when its machine ends."""
         self._nodes.remove_node(self._second, allow_graceful=False)

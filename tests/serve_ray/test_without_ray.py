@@ -63,6 +63,12 @@ def test_replicas_of_one_machine_have_a_share_each() -> None:
         ({"batch_dir": "/a"}, UsageError, "batch_dir"),
         ({"engine": "inline"}, UsageError, "engine"),
         ({"models_dir": "/a"}, UsageError, "one model"),
+        ({"pipeline_parallel_size": "2", "nnodes": "2"}, UsageError, "one machine"),
+        (
+            {"pipeline_parallel_size": "2", "distributed_executor_backend": "ray"},
+            UsageError,
+            "one machine",
+        ),
         ({"enable_prefix_caching": "perhaps"}, UsageError, "enable_prefix_caching"),
         ({"min_replicas": "0"}, ServerSettingsError, "min_replicas"),
         ({"min_replicas": "3", "max_replicas": "2"}, ServerSettingsError, "max_replicas"),

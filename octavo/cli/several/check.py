@@ -38,7 +38,9 @@ def check_several(
     found += [name for name in _OF_ONE_ENGINE if getattr(asked, name)]
     if asked.data_parallel_backend != "mp":
         found.append("data_parallel_backend")
-    if asked.nnodes > 1:
+    if asked.distributed_executor_backend == "ray":
+        found.append("distributed_executor_backend")
+    elif asked.nnodes > 1:
         found.append("nnodes")
     if asked.speculative_config is not None and asked.speculative_config.drafter is not None:
         found.append("speculative_config")

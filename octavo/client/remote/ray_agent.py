@@ -12,6 +12,7 @@ from typing import Any
 
 from octavo.client.remote.agent import Agent, Ended
 from octavo.client.remote.launcher import RemoteLauncher
+from octavo.client.remote.ray_cluster import connected
 from octavo.core.config import ConfigError
 from octavo.options.engine import EngineArguments
 from octavo.wire.link import SecretError, read_secret
@@ -50,23 +51,10 @@ class RayAgents:
     def __init__(
         self, num_cpus: float, secret_file: Path | None, factory: str | None = None
     ) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise ConfigError(
-                "the engines of a Ray cluster need Ray: pip install 'octavo[ray]'"
-            ) from error
-        self._ray = ray
+        self._ray = ray = connected("the engines of a Ray cluster")
         self._num_cpus = num_cpus
         self._factory = factory  # MODULE:FUNCTION, for tests
         self._secret_file = secret_file  # the same on all machines; None: all is on this one
-        if not ray.is_initialized():
-            try:
-                ray.init(address="auto", log_to_driver=True)
-            except ConnectionError as error:
-                raise ConfigError(
-                    f"there is no Ray cluster here: {error}; start one: ray start --head"
-                ) from error
         # A method that waits for the engine's end must not hold up the others.
         self._actors = ray.remote(_Actor).options(
             num_cpus=num_cpus, max_concurrency=4, max_restarts=0, scheduling_strategy=SPREAD

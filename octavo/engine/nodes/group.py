@@ -39,7 +39,9 @@ def setting_of(
 
 
 def secret_of(arguments: EngineArguments) -> bytes:
-    """Return the secret of all nodes; without a file, that of this machine alone is empty."""
+    """Return the secret of all nodes; without one, that of this machine alone is empty."""
+    if arguments.link_secret is not None:
+        return arguments.link_secret
     file = arguments.link_secret_file
     try:
         return b"" if file is None else read_secret(Path(file))

@@ -1,7 +1,8 @@
-"""The program of a node that is not the first: `octavo serve --headless`.
+"""The program of a node that is not the first: `octavo serve --headless`, or an actor of Ray.
 
 It keeps a process for each of the node's stages, and starts another when one ends: with the engine,
-of which the next one wants to be joined, or by itself.
+of which the next one wants to be joined, or by itself. An actor is for one engine: it ends with the
+first of its stages, and the next engine has other actors.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
 from msgspec import Raw, Struct
 
@@ -21,8 +23,10 @@ from octavo.core.config import ConfigError
 from octavo.engine.nodes.connection import CUT_SECONDS
 from octavo.engine.nodes.group import secret_of
 from octavo.engine.nodes.messages import Sign, StartNode
-from octavo.engine.ranks.followers import launch
+from octavo.engine.ranks.followers import describe_status, launch
 from octavo.engine.ranks.link import Link
+from octavo.loader.errors import CheckpointError
+from octavo.loader.source import resolve
 from octavo.observe.log import level_in_use
 from octavo.options.engine import EngineArguments
 from octavo.wire.message_types import pack
@@ -33,6 +37,10 @@ PROGRAM = "octavo.engine.nodes.process"
 FAILED_SECONDS = 0.5  # before a stage that has failed is started again
 _EXIT_SECONDS = 2.0
 _TICK_SECONDS = 1.0
+
+
+class StageEndedError(Exception):
+    """An error for the end of a stage that its node does not start again; it says how it ended."""
 
 
 class _Stage(Struct, eq=False):
@@ -46,19 +54,27 @@ class Node:
     """The stages of this node."""
 
     def __init__(
-        self, arguments: EngineArguments, sleep: Callable[[float], None] = time.sleep
+        self,
+        arguments: EngineArguments,
+        sleep: Callable[[float], None] = time.sleep,
+        *,
+        is_for_one_engine: bool = False,
     ) -> None:
         secret_of(arguments)  # which is refused here, once, if it cannot be read
         self._arguments = arguments
         self._sleep = sleep
+        self._is_for_one_engine = is_for_one_engine
         self._node = secrets.token_bytes(16)
         self._selector = selectors.DefaultSelector()
         self._stages: dict[int, _Stage] = {}
         local = arguments.pipeline_parallel_size // arguments.nnodes
         self.numbers = range(arguments.node_rank * local, (arguments.node_rank + 1) * local)
 
-    def serve(self) -> None:
-        """Keep the stages running for ever; raise ConfigError if they cannot ever join."""
+    def serve(self) -> NoReturn:
+        """Keep the stages running for ever; raise ConfigError if they cannot ever join.
+
+        If they are for one engine, raise StageEndedError when one has ended.
+        """
         try:
             for number in self.numbers:
                 self._launch(number)
@@ -105,6 +121,9 @@ class Node:
         """Start a stage again, once it has ended."""
         self._selector.unregister(stage.link.connection)
         status = _end(stage)
+        if self._is_for_one_engine:
+            reason = "with its engine" if status == 0 else describe_status(status)
+            raise StageEndedError(f"stage {stage.number} has ended: {reason}")
         if status == 0:
             log.info("the engine of stage %d has ended; it joins the next one", stage.number)
         else:
@@ -138,3 +157,12 @@ def run_node(arguments: EngineArguments) -> int:
     with contextlib.suppress(KeyboardInterrupt):
         node.serve()
     return 0
+
+
+def run_for_one_engine(arguments: EngineArguments) -> str:
+    """Run the stages of this node until the first of them ends; return why it has."""
+    try:
+        resolve(arguments.model)  # once, before each stage looks for it
+        Node(arguments, is_for_one_engine=True).serve()
+    except (StageEndedError, ConfigError, CheckpointError, OSError) as error:
+        return str(error) or type(error).__name__

@@ -94,6 +94,7 @@ def of_this_node(arguments: EngineArguments, own: EngineArguments) -> EngineArgu
         num_threads=own.num_threads,
         cpu_isa=own.cpu_isa,
         link_secret_file=own.link_secret_file,
+        link_secret=own.link_secret,
         node_rank=own.node_rank,
         master_addr=own.master_addr,  # node 0 may listen at all of its addresses
         master_port=own.master_port,

@@ -31,6 +31,15 @@ def launch(
     return process, Link(ours)
 
 
+def describe_status(status: int) -> str:
+    """Return how a process ended; `status` is its exit code, or minus the signal."""
+    if status >= 0:
+        return f"its process ended with exit code {status}"
+    with contextlib.suppress(ValueError):
+        return f"its process was ended by {signal.Signals(-status).name}"
+    return f"its process was ended by signal {-status}"
+
+
 class Follower:
     """A further process of an engine: its name, and the connection to it."""
 
@@ -71,13 +80,7 @@ class LocalFollower(Follower):
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(_EXIT_SECONDS)
         status = self.process.poll()
-        if status is None:
-            return super().exit_reason()
-        if status >= 0:
-            return f"its process ended with exit code {status}"
-        with contextlib.suppress(ValueError):
-            return f"its process was ended by {signal.Signals(-status).name}"
-        return f"its process was ended by signal {-status}"
+        return super().exit_reason() if status is None else describe_status(status)
 
     @property
     def local_bytes(self) -> int:

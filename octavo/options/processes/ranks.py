@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from octavo.core.config import ConfigError
 from octavo.options.declare import option
 from octavo.options.processes.experts import check_experts
-from octavo.options.processes.machines import LOCAL_HOST, check_nodes
+from octavo.options.processes.machines import LOCAL_HOST, check_executor, check_nodes
 
 if TYPE_CHECKING:
     from octavo.options.engine import EngineArguments
@@ -95,10 +95,12 @@ def _check_links(arguments: EngineArguments) -> None:
         return
     ray, nodes = "data_parallel_backend=ray", "data_parallel_backend=ray or nnodes"
     has_secret = arguments.link_secret_file is not None and arguments.nnodes == 1
+    on_ray = arguments.distributed_executor_backend == "ray"
+    either = f"{ray} or distributed_executor_backend=ray"
     for name, is_given, needed in (
         ("link_host", arguments.link_host != LOCAL_HOST, ray),
         ("link_secret_file", has_secret, nodes),
-        ("engine_cpus", arguments.engine_cpus != 1, ray),
+        ("engine_cpus", arguments.engine_cpus != 1 and not on_ray, either),
     ):
         if is_given:
             raise ConfigError(
@@ -123,6 +125,7 @@ def check_processes(arguments: EngineArguments) -> None:
         _check_stages(arguments)
     _check_contexts(arguments)
     _check_links(arguments)
+    check_executor(arguments)
     check_nodes(arguments)
     check_experts(arguments)
     if arguments.tensor_parallel_form == "sums":
