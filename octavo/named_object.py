@@ -17,7 +17,7 @@ def find_object(name: str, form: str) -> Any:
         raise ValueError(f"write it as {form}")
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:  # the module's code runs, and may fail in any way
+    except (Exception, SystemExit) as error:  # the module's code runs, and may fail in any way
         raise ValueError(
             f"the module {module_name!r} cannot be imported ({type(error).__name__}: {error}); is "
             "its directory in PYTHONPATH?"

@@ -32,6 +32,7 @@ from octavo.options.engine import EngineArguments
 from octavo.options.quantization import instead_of, is_same, made_at_load
 from octavo.room_for_drafts import (
     check_drafts,
+    follow_block,
     most_branches,
     most_drafts,
     step_of_drafter,
@@ -88,7 +89,7 @@ def resolve(
     spec = opened.spec
     check_drafts(arguments, layout)
     check_experts_of(opened, arguments)
-    arguments = follow_quantization(arguments, opened)
+    arguments = follow_block(follow_quantization(arguments, opened), opened)
     choice = choose_backend(arguments)
     level = logging.WARNING if choice.is_fallback else logging.INFO  # it is slower
     log.log(level, "backend=%s: %s", choice.entry.name, choice.reason)
@@ -276,6 +277,7 @@ def with_adapters(
 
 def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout) -> MemoryBill:
     """Compute the engine's memory from the headers of the model's files."""
+    arguments = follow_block(arguments, opened)
     cuts_prompts = arguments.enable_chunked_prefill and not layout.keeps_nothing
     kind = choose_backend(arguments).kind
     footprint, sizes = kind.footprint(arguments), chosen_sizes(arguments, kind)

@@ -14,9 +14,26 @@ from octavo.core.config import ConfigError, CoreConfig
 from octavo.layers import LastStates, Model
 from octavo.models.load import OpenedModel
 from octavo.options.engine import EngineArguments
-from octavo.options.speculation import MOST_TOKENS, PREDICTED_STEP_TOKENS, PREDICTED_TOKENS
+from octavo.options.speculation import (
+    AUTO,
+    DRAFT_MODEL,
+    METHODS,
+    MOST_TOKENS,
+    PREDICTED_STEP_TOKENS,
+    PREDICTED_TOKENS,
+)
 
 log = logging.getLogger(__name__)
+
+
+def follow_block(arguments: EngineArguments, opened: OpenedModel) -> EngineArguments:
+    """Ask for as many drafts as files were made to draft in one pass, if no number is given."""
+    speculation, drafter = arguments.speculative_config, opened.drafter
+    if speculation is None or drafter is None or speculation.num_speculative_tokens is not None:
+        return arguments
+    block = drafter.model.draft_block
+    most = speculation.most_tokens if block is None else block.num_tokens
+    return replace(arguments, speculative_config=replace(speculation, num_speculative_tokens=most))
 
 
 def check_drafts(arguments: EngineArguments, layout: KVLayout) -> None:
@@ -58,14 +75,21 @@ def with_drafts(
         max_branches=most_branches(arguments, layout, sizes),
     )
     speculation = arguments.speculative_config
-    if speculation is None or opened.drafter is None or not of_sequence:
+    if speculation is None or not (core.proposes and of_sequence):
+        return core
+    kind, most = speculation.method, speculation.most_tokens
+    if kind == AUTO and opened.drafter is not None:
+        found = opened.drafter.architecture
+        kind = found if found in METHODS else DRAFT_MODEL
+    log.info("speculation: method=%s, up to %d drafts for a sequence in a step", kind, most)
+    if opened.drafter is None:
         return core
     longest = min(core.max_model_len, opened.drafter.spec.max_len)
     if longest < core.max_model_len:
         log.warning(
             "the draft model was made for %d tokens: nothing is drafted behind them", longest
         )
-    drafter, most = opened.drafter.model, speculation.num_speculative_tokens
+    drafter, most = opened.drafter.model, speculation.most_tokens
     if isinstance(drafter.features, LastStates):  # each head proposes one, and lacks nothing
         most = min(most, len(drafter.programs))
         core = replace(core, max_ahead_lag=core.max_model_len)
@@ -104,10 +128,9 @@ def most_drafts(arguments: EngineArguments, layout: KVLayout, sizes: Sizes) -> D
                 f"max_num_batched_tokens={sizes.max_num_batched_tokens}; raise it, or leave the "
                 "other out"
             )
-        most = speculation.num_speculative_tokens
+        most = speculation.most_tokens
         if branches := most_branches(arguments, layout, sizes):
             most = min(MOST_TOKENS, most + branches)
-        log.info("speculation: method=%s, up to %d drafts in a step", speculation.method, most)
         if layout.keeps_nothing:
             return Drafts(0, 0)
         of_step = max(most * sizes.max_num_seqs, PREDICTED_STEP_TOKENS)

@@ -27,7 +27,8 @@ from octavo.options.speculation import SpeculativeConfig, read_speculative_confi
         ({"method": "ngram", "model": None}, SpeculativeConfig("ngram", 5, 4, 2)),
         (SpeculativeConfig("ngram", 9), SpeculativeConfig("ngram", 9, 4, 2)),
         ({"method": "off"}, SpeculativeConfig("off", 5)),
-        ({"model": "x"}, SpeculativeConfig("auto", 5, model="x")),
+        ({"model": "x"}, SpeculativeConfig("auto", None, model="x")),
+        ({"method": "DFLASH", "model": "x"}, SpeculativeConfig("dflash", None, model="x")),
         (
             {"method": "draft_model", "model": Path("x"), "num_speculative_tokens": 3},
             SpeculativeConfig("draft_model", 3, model="x"),

@@ -69,11 +69,12 @@ def _read(line: str, number: int) -> Asked:
     except (ValueError, RecursionError):
         raise ConfigError(f"line {number} of the prompts is not JSON") from None
     messages, prompt = given.get("messages"), given.get("prompt")
-    prediction = given.get("prediction", "")
-    if isinstance(prediction, dict):
-        prediction = prediction.get("content", "")
-    if not isinstance(prediction, str):
-        raise ConfigError(f"line {number} of the prompts: its prediction is not a text")
+    prediction = _text_of(given.get("prediction") or "")
+    if prediction is None:
+        raise ConfigError(
+            f"line {number} of the prompts: its prediction is neither a text, nor an object with a "
+            "text or parts of one as its content, as in OpenAI's API"
+        )
     if isinstance(messages, list):
         return Asked(messages, "", prediction)
     if not isinstance(prompt, str):
@@ -81,6 +82,20 @@ def _read(line: str, number: int) -> Asked:
             f"line {number} of the prompts has neither messages nor a text as its prompt"
         )
     return Asked(None, prompt, prediction)
+
+
+def _text_of(prediction: object) -> str | None:
+    """Return the text of a prediction, given as such or as OpenAI's API has it; None: it is none.
+
+    Parts follow each other directly, as they do there.
+    """
+    if isinstance(prediction, dict):
+        prediction = prediction.get("content") or ""
+    if isinstance(prediction, list):
+        parts = [part.get("text") if isinstance(part, dict) else None for part in prediction]
+        texts = [part for part in parts if isinstance(part, str)]
+        prediction = "".join(texts) if len(texts) == len(parts) else None
+    return prediction if isinstance(prediction, str) else None
 
 
 def compare(

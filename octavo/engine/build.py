@@ -328,7 +328,7 @@ def _make_proposer(config: EngineConfig, opened: OpenedModel) -> Proposer | None
     if speculation is None or speculation.method == "off":
         return None
     if opened.drafter is not None:
-        most, features = speculation.num_speculative_tokens, opened.drafter.model.features
+        most, features = speculation.most_tokens, opened.drafter.model.features
         if isinstance(features, LastStates | Context):
             return HeadsProposer(most)
         return DraftModelProposer(most, reads_hidden=features is not None)

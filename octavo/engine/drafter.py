@@ -17,7 +17,7 @@ from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.options.engine import EngineArguments
-from octavo.options.speculation import AUTO, DRAFT_MODEL, MTP
+from octavo.options.speculation import AUTO, DRAFT_MODEL, MOST_TOKENS, MTP
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +62,11 @@ def open_with_drafter(arguments: EngineArguments) -> tuple[ModelFiles, OpenedMod
     return source, structs.replace(opened, drafter=drafter)
 
 
-def _shorten_block(model: Model, num_tokens: int) -> None:
-    """Let a pass propose no more tokens than were asked for."""
+def _shorten_block(model: Model, num_tokens: int | None) -> None:
+    """Let a pass propose no more tokens than were asked for; None: all that it was made for."""
     block = model.draft_block
     if block is not None:
+        num_tokens = num_tokens or MOST_TOKENS
         model.draft_block = DraftBlock(1 + min(block.num_tokens, num_tokens), block.mask)
 
 

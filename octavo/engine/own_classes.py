@@ -62,7 +62,7 @@ def make_own_proposer(speculation: SpeculativeConfig | None) -> OwnClassProposer
         "docs/speculation.md describes the two methods, which are not those of vLLM's proposers",
         wrong,
     )
-    return OwnClassProposer(own, speculation.num_speculative_tokens)
+    return OwnClassProposer(own, speculation.most_tokens)
 
 
 def _make(name: str, methods: dict[str, str], described: str, wrong: _Wrong) -> Any:
@@ -78,5 +78,5 @@ def _make(name: str, methods: dict[str, str], described: str, wrong: _Wrong) -> 
             raise wrong(f"the class has no {shown}; {described}")
     try:
         return found()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise wrong(f"its call failed with {type(error).__name__}: {error}") from error

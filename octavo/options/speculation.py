@@ -24,7 +24,13 @@ METHODS = (
     "auto",  # as the files of `model` are for
     "off",  # no drafts at all, not even those of a request's own prediction
 )
-DRAFT_MODEL, MTP, CUSTOM_CLASS, AUTO = "draft_model", "mtp", "custom_class", "auto"
+DRAFT_MODEL, DFLASH, MTP, CUSTOM_CLASS, AUTO = (
+    "draft_model",
+    "dflash",
+    "mtp",
+    "custom_class",
+    "auto",
+)
 # Older names of MTP, by the kind of the model, which its own files state.
 OF_MTP = (
     *("deepseek_mtp", "mimo_mtp", "mimo_v2_mtp", "glm4_moe_mtp", "glm4_moe_lite_mtp"),
@@ -35,19 +41,20 @@ OF_MTP = (
 OF_SGLANG = {
     "STANDALONE": DRAFT_MODEL,
     "EAGLE3": "eagle3",
-    "DFLASH": "dflash",
+    "DFLASH": DFLASH,
     "EAGLE": "eagle",
     "NEXTN": MTP,
     "NGRAM": "ngram",
 }
 # `model` names their files.
-WITH_MODEL = (DRAFT_MODEL, "eagle3", "eagle", "medusa", "dflash", AUTO)
+WITH_MODEL = (DRAFT_MODEL, "eagle3", "eagle", "medusa", DFLASH, AUTO)
 # Drafts of a sequence from its request's prediction in one step, at most; and those of all
 # sequences that an engine without a proposer has room for. Each needs a row of logits.
 PREDICTED_TOKENS = 16
 PREDICTED_STEP_TOKENS = 16
 # Drafts of a sequence in one step. Each needs a row of logits, and long drafts are seldom right.
 MOST_TOKENS = 64
+NUM_TOKENS = 5  # the default of most methods
 # The longest n-gram that is looked up. Longer matches are found too: they grow from a shorter one.
 MOST_LOOKUP = 32
 LOOKUP_MAX, LOOKUP_MIN = 4, 2  # the defaults
@@ -60,7 +67,9 @@ class SpeculativeConfig:
     """The proposal of drafts. Each draft is verified, so no text depends on these settings."""
 
     method: str  # one of METHODS; "auto" if there is a `model` and nothing else is given
-    num_speculative_tokens: int = 5  # most drafts of a sequence in one step
+    # Most drafts of a sequence in one step; None, until the files are open: as many as they were
+    # made to draft in one pass, or else the default.
+    num_speculative_tokens: int | None = None
     prompt_lookup_max: int = LOOKUP_MAX  # the longest n-gram that is looked up
     prompt_lookup_min: int = LOOKUP_MIN  # the shortest
     suffix_decoding_max_tree_depth: int = TREE_DEPTH  # tokens that are compared, at most
@@ -73,8 +82,12 @@ class SpeculativeConfig:
     def __post_init__(self) -> None:
         _check_method(self.method)
         self._check_model()
+        if self.num_speculative_tokens is None and self.method not in (DFLASH, AUTO):
+            object.__setattr__(self, "num_speculative_tokens", NUM_TOKENS)
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
+            if value is None and name == _FOLLOWS_FILES:
+                continue
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if name not in _FRACTIONS and not (is_number and isinstance(value, int)):
                 raise _error(f"{name}={value!r} must be a whole number")
@@ -87,6 +100,11 @@ class SpeculativeConfig:
                 f"prompt_lookup_min={self.prompt_lookup_min} is more than "
                 f"prompt_lookup_max={self.prompt_lookup_max}; lower it, or raise the other"
             )
+
+    @property
+    def most_tokens(self) -> int:
+        """The most drafts of a sequence in one step, where files do not say otherwise."""
+        return self.num_speculative_tokens or NUM_TOKENS
 
     @property
     def has_drafter(self) -> bool:
@@ -133,6 +151,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "suffix_decoding_max_spec_factor": (0.0, 64.0),
     "suffix_decoding_min_token_prob": (0.0, 1.0),
 }
+_FOLLOWS_FILES = "num_speculative_tokens"
 _FRACTIONS = ("suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob")
 _DRAFTER = "a draft model is loaded, placed and run as the model is"
 _AS_TRAINED = "what a drafter computes follows from its files"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 from collections import deque
@@ -195,6 +196,8 @@ class Worker:
         # A failure of the tokenizers' library ends with notes about its own settings.
         lines = [line for line in text.splitlines() if line.strip() and "note: " not in line]
         said = f": {lines[-1]!a}" if lines else ""
+        if status == -signal.SIGALRM:  # program.py bounds its time by an alarm
+            return f"its process has taken too long, as on a machine that is busy{said}"
         if status < 0:
             return f"its process was ended by signal {-status}, as when memory runs out{said}"
         return f"its process ended with exit status {status}{said}"

@@ -142,7 +142,15 @@ def test_the_ways_to_draft_are_compared_on_the_users_prompts(
     prompts = tmp_path / "prompts.jsonl"
     lines = [
         {"prompt": "The quick brown fox and the quick brown fox", "prediction": "the lazy dog"},
-        {"prompt": "a b a b a b", "prediction": {"type": "content", "content": "a b a b"}},
+        {
+            "prompt": "a b a b a b",
+            "prediction": {
+                "type": "content",
+                "content": [{"type": "text", "text": "a b "}, {"type": "text", "text": "a b"}],
+            },
+        },
+        {"prompt": "a", "prediction": {"type": "content", "content": "a b a b"}},
+        {"prompt": "a", "prediction": None},
     ]
     prompts.write_text("\n\n".join(map(json.dumps, lines)))
     words = ["bench", "speculation", str(prompts), tiny, "--tokens", "40", "--streams", "2"]
@@ -171,7 +179,8 @@ def test_the_table_of_gains() -> None:
         ("{", "line 1 of the prompts is not JSON"),
         ("a\n{}", "line 2 of the prompts has neither messages nor"),
         ('{"prompt": 5}', "line 1 of the prompts has neither messages nor"),
-        ('{"prompt": "a", "prediction": 5}', "its prediction is not a text"),
+        ('{"prompt": "a", "prediction": 5}', "its prediction is neither a text, nor"),
+        ('{"prompt": "a", "prediction": {"content": [{"text": 5}]}}', "its prediction is neither"),
     ],
 )
 def test_wrong_prompts_are_refused(

@@ -230,6 +230,11 @@ def test_aliases_of_a_model_are_divided_by_commas(words: tuple[str, ...]) -> Non
         ("-n", "5"),
         ("--grammar", "root ::= x"),
         ("--reasoning-budget", "0"),
+        ("--speculative-model", "x"),
+        ("--spec-ngram-simple-size-n", "3"),
+        ("--speculative-ngram-max-match-window-size", "3"),
+        ("--speculative-accept-threshold-acc", "0.9"),
+        ("--spec-synth-len", "3"),
     ],
 )
 def test_what_other_servers_would_do_is_refused_by_name(words: tuple[str, ...]) -> None:
@@ -259,6 +264,29 @@ def test_sglangs_algorithms_are_methods(
     assert engine("m", "--speculative-algorithm", *words).speculative_config == expected
     with pytest.raises(ConfigError, match="method='DSPARK' is not supported"):
         engine("m", "--speculative-algorithm", "DSPARK")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--spec-type", "none"), None),
+        (("--spec-type", "ngram-mod"), SpeculativeConfig("ngram")),
+        (("--spec-default",), SpeculativeConfig("ngram")),
+        (
+            ("--spec-type", "draft-simple", "-hfrd", "x", "--spec-draft-threads", "3"),
+            SpeculativeConfig("draft_model", model="x"),
+        ),
+        (("--spec-type=draft-mtp", "--spec-draft-n-max", "3"), SpeculativeConfig("mtp", 3)),
+        (("--spec-type", "draft-dflash", "-md", "x"), SpeculativeConfig("dflash", model="x")),
+    ],
+)
+def test_llama_servers_types_of_drafts_are_methods(
+    words: tuple[str, ...], expected: SpeculativeConfig | None
+) -> None:
+    assert engine("m", *words).speculative_config == expected
+    for other in ("ngram-cache", "draft-dspark", "ngram-mod,draft-mtp"):
+        with pytest.raises(UsageError, match=f"^--spec-type {other} is not supported: name one"):
+            engine("m", "--spec-type", other)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -134,6 +136,15 @@ def test_a_tokenizer_that_cannot_be_read_within_the_limits_is_refused_in_one_lin
     worker.end()
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_tokenizer_for_which_its_time_was_too_short_is_said_to_be_slow(directory: Path) -> None:
+    """The process ends itself by an alarm, which does not show that memory ran out."""
+    worker = Worker.launch(patient(), str(directory))
+    os.kill(worker._process.pid, signal.SIGALRM)
+    with pytest.raises(TokenizerError, match="has taken too long"):
+        worker.read_table()
+    worker.end()
 
 
 LIMITED = """

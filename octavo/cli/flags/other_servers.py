@@ -57,6 +57,7 @@ _SPECULATION = "--speculative-config"
 _TEMPLATE = "--default-chat-template-kwargs"
 _DRAFT_MODEL = (
     *("-md", "--model-draft", "--spec-draft-model", "-hfd", "--hf-repo-draft", "--spec-draft-hf"),
+    "-hfrd",
     *("--speculative-draft-model-path", "--speculative-draft-model"),
 )
 _DRAFT_TOKENS = (
@@ -78,18 +79,32 @@ KEYS: Mapping[str, str] = {
     "--pooling": "--pooler-config.pooling_type",
     **dict.fromkeys(_DRAFT_MODEL, f"{_SPECULATION}.model"),
     **dict.fromkeys(_DRAFT_TOKENS, f"{_SPECULATION}.num_speculative_tokens"),
+    "--spec-default": f"{_SPECULATION}.method=ngram",
     "--speculative-algorithm": f"{_SPECULATION}.method",
     "--speculative-eagle-topk": f"{_SPECULATION}.draft_candidates",
 }
 # Flags whose values stand for something else.
 _THINKING = {"on": f"{_TEMPLATE}.enable_thinking=true", "off": f"{_TEMPLATE}.enable_thinking=false"}
-MEANINGS: Mapping[str, Mapping[str, str]] = dict.fromkeys(("-rea", "--reasoning"), _THINKING)
+_TYPES_OF_DRAFTS = {
+    **dict.fromkeys(("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"), "ngram"),
+    "draft-simple": "draft_model",
+    "draft-eagle3": "eagle3",
+    "draft-mtp": "mtp",
+    "draft-dflash": "dflash",
+}
+MEANINGS: Mapping[str, Mapping[str, str]] = {
+    **dict.fromkeys(("-rea", "--reasoning"), _THINKING),
+    "--spec-type": {
+        name: f"{_SPECULATION}.method={method}" for name, method in _TYPES_OF_DRAFTS.items()
+    },
+}
 # Values that mean the defaults.
 USUAL: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("-c", "--ctx-size"), ("0",)),
     **dict.fromkeys(("-np", "--parallel", "-t", "--threads", "-s"), ("-1",)),
     **dict.fromkeys(("--predict", "--n-predict"), ("-1", "-2")),
     "--reasoning-effort": ("default",),
+    "--spec-type": ("none",),
 }
 # Flags that take several values with commas between them.
 LISTS = ("-a", "--alias")
@@ -107,6 +122,9 @@ class Other(NamedTuple):
 _TEXT = "models read text alone"
 _CHOSEN = "how many drafts are made follows from how often they are right, and what they cost"
 _LOOKUP = "--spec-method suffix keeps earlier answers in memory"
+_NGRAMS = f"the keys prompt_lookup_min and prompt_lookup_max of {_SPECULATION} set their sizes"
+_VERIFIED = "every draft is verified exactly"
+_AS_THE_MODEL = "a draft model is loaded, placed and run as the model is"
 _SAMPLER = "there is no such sampler"
 _THEIRS = "requests set it themselves"
 _UI = "the console is one page without settings; see --console"
@@ -191,11 +209,46 @@ OTHERS: tuple[Other, ...] = (
     Other(("-mm", "--mmproj", "-mmu", "--mmproj-url", "--media-path"), _TEXT),
     Other(("--draft-min", "--draft-n-min", "--draft-p-min", "--spec-draft-n-min"), _CHOSEN),
     Other(("--spec-draft-p-min", "--spec-draft-p-split", "--draft-p-split"), _CHOSEN),
-    Other(("-cd", "--ctx-size-draft", "-ctkd", "-ctvd"), "it shares the model's KV memory"),
-    Other(("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"), ONE_DEVICE, ("0", "auto")),
-    Other(("-devd", "--device-draft"), ONE_DEVICE, ("none",)),
-    Other(("-td", "--threads-draft", "-tbd"), "--num-threads counts for both models", None),
-    Other(("--spec-type",), "see --spec-method"),
+    Other(
+        (
+            *("-cd", "--ctx-size-draft", "-ctkd", "--cache-type-k-draft", "--spec-draft-type-k"),
+            *("-ctvd", "--cache-type-v-draft", "--spec-draft-type-v"),
+        ),
+        "it shares the model's KV memory",
+    ),
+    Other(
+        ("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"),
+        ONE_DEVICE,
+        ("0", "auto"),
+    ),
+    Other(("-devd", "--device-draft", "--spec-draft-device"), ONE_DEVICE, ("none",)),
+    Other(("-otd", "--override-tensor-draft", "--spec-draft-override-tensor"), ONE_DEVICE),
+    Other(("-ncmoed", "--n-cpu-moe-draft", "--spec-draft-n-cpu-moe"), ONE_DEVICE),
+    Other(("-cmoed", "--cpu-moe-draft", "--spec-draft-cpu-moe"), ONE_DEVICE, is_alone=True),
+    Other(
+        (
+            *("-td", "--threads-draft", "-tbd", "--threads-batch-draft"),
+            *("--spec-draft-threads", "--spec-draft-threads-batch"),
+        ),
+        "--num-threads counts for both models",
+        None,
+    ),
+    Other(("-Cd", "--cpu-mask-draft", "-Crd", "--cpu-range-draft", "--cpu-strict-draft"), _PLACES),
+    Other(
+        ("--spec-draft-backend-sampling", "--no-spec-draft-backend-sampling"),
+        "it draws where it runs",
+        None,
+        is_alone=True,
+    ),
+    Other(("--spec-synth-len", "--spec-synth-rates"), _VERIFIED),
+    Other(("--spec-type",), "name one type, or see --spec-method"),
+    Other(("--spec-ngram-size-n", "--spec-ngram-size-m", "--spec-ngram-min-hits"), _NGRAMS),
+    Other(("--spec-ngram-mod-n-min", "--spec-ngram-mod-n-max"), _NGRAMS),
+    Other(("--spec-ngram-mod-n-match", "--spec-ngram-simple-size-n"), _NGRAMS),
+    Other(("--spec-ngram-simple-size-m", "--spec-ngram-simple-min-hits"), _NGRAMS),
+    Other(("--spec-ngram-map-k-size-n", "--spec-ngram-map-k-size-m"), _NGRAMS),
+    Other(("--spec-ngram-map-k-min-hits", "--spec-ngram-map-k4v-size-n"), _NGRAMS),
+    Other(("--spec-ngram-map-k4v-size-m", "--spec-ngram-map-k4v-min-hits"), _NGRAMS),
     Other(("-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"), _LOOKUP),
     Other(("--rope-scale", "--rope-freq-base", "--rope-freq-scale"), _ROPE),
     Other(("--yarn-orig-ctx", "--yarn-ext-factor", "--yarn-attn-factor"), _ROPE),
@@ -243,6 +296,26 @@ OTHERS: tuple[Other, ...] = (
         "see --speculative-num-steps; a block has one row more than it proposes tokens",
     ),
     Other(("--speculative-draft-window-size",), "the files of a drafter have its windows"),
+    Other(("--speculative-ngram-min-match-window-size",), _NGRAMS),
+    Other(("--speculative-ngram-max-match-window-size",), _NGRAMS),
+    Other(("--speculative-ngram-min-bfs-breadth", "--speculative-ngram-max-bfs-breadth"), _CHOSEN),
+    Other(("--speculative-ngram-match-type", "--speculative-ngram-branch-length"), _CHOSEN),
+    Other(("--speculative-ngram-max-trie-depth",), _LOOKUP),
+    Other(("--speculative-ngram-capacity",), _LOOKUP),
+    Other(
+        ("--speculative-accept-threshold-single", "--speculative-accept-threshold-acc"),
+        _VERIFIED,
+        ("1", "1.0"),
+    ),
+    Other(
+        ("--speculative-attention-mode", "--speculative-draft-attention-backend"),
+        "the backend has one",
+        None,
+    ),
+    Other(("--speculative-moe-runner-backend",), "the backend has one", None),
+    Other(("--speculative-draft-model-quantization",), _AS_THE_MODEL),
+    Other(("--speculative-draft-model-revision",), "write it behind the name: ORG/NAME@REVISION"),
+    Other(("--speculative-draft-load-format",), _AS_THE_MODEL),
     Other(("--speculative-token-map",), "the files of a drafter have its tokens (d2t)"),
     Other(("--dist-init-addr",), "give --master-addr and --master-port"),
     Other(

@@ -20,7 +20,7 @@ from collections.abc import Sequence as Series
 from octavo.core.config import CoreConfig
 from octavo.core.kv.manager import KVManager
 from octavo.core.pace.comparison import LEAST_GAIN, Comparison
-from octavo.core.pace.proposed_tree import ProposedTree
+from octavo.core.pace.proposed_tree import ProposedChain, ProposedTree
 from octavo.core.plan import StepPlan
 from octavo.core.plan_draft import PlanDraft
 from octavo.core.sequence import Sequence
@@ -87,6 +87,8 @@ class AheadCounts:
             is_behind = start - sequence.num_followed > self._most_lag
             if not sequence.may_draft or is_behind or start + count > self._longest:
                 continue
+            if sequence.verifying and self._is_outdone(sequence):
+                continue
             (sampling if samples else reading).append(sequence)
         if not self._comparison.may_have_drafts(step + 1):
             sampling = []
@@ -111,6 +113,19 @@ class AheadCounts:
             sequence.num_followed = sequence.num_planned
         if draft.ahead and usual >= 0:
             self._usual_step = step
+
+    def _is_outdone(self, sequence: Sequence) -> bool:
+        """Return whether the prediction that a sequence follows is likelier right than proposals.
+
+        As long as it is followed, its drafts would be sent in their place.
+        """
+        if not sequence.are_predicted:
+            return False
+        expected, chance = 0.0, 1.0
+        for rates in sequence.rates or self.rates:
+            chance *= rates[0]
+            expected += chance
+        return sum(sequence.chances) >= expected
 
     def _trees(self, sampling: list[Sequence], num_rows: int, num_read: int) -> list[ProposedTree]:
         """Return for each sequence the proposals that gain more than they cost."""
@@ -154,6 +169,8 @@ class AheadCounts:
         """Return the tree of a sequence, which has no drafts yet."""
         if not sequence.rates:
             sequence.rates = [[*rates] for rates in self.rates]
+        if self._width == 1:
+            return ProposedChain(sequence.rates, most_places)
         return ProposedTree(sequence.rates, most_places, width=self._width, forks=self._forks)
 
     def _places(self, sequence: Sequence, room: int) -> int:

@@ -14,10 +14,9 @@ not pay, even if their chances are not what their source says.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from octavo.core.pace.learner import Learner
-from octavo.core.pace.width_times import WidthTimes
+from octavo.core.pace.width_times import Seconds, WidthTimes
 from octavo.core.plan import StepPlan
 
 SHARE = 0.01  # of the time, which drafts may cost without saving any
@@ -40,8 +39,6 @@ LEAST_WAIT = 2  # steps until one has none: a second model proposes in the one b
 # 50 drafts, and learns from the last few steps only, however many there were.
 _NUM_LEARNED = 32
 _LEAST_PART = 0.25  # of a step is not due to the positions that it reads
-
-Seconds = Callable[[int], float]
 
 
 class Comparison:
@@ -72,8 +69,8 @@ class Comparison:
         times = self.times
         plain = times.seconds(num_rows)
         reading = self._learner.times.reading_seconds(num_read) if times else 0.0
-        expected = times.expected
-        return plain + reading, lambda rows: reading + expected(rows, num_rows, plain)
+        expected = times.expected(num_rows, plain)
+        return plain + reading, lambda rows: reading + expected(rows)
 
     def has_chosen(self, num_rows: int, gain: float) -> None:
         """Note by which part the drafts of a step raise the tokens per second, as expected."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Series
 
 from octavo.core.config import CoreConfig
-from octavo.core.pace.comparison import LEAST_GAIN, Comparison, Seconds
+from octavo.core.pace.comparison import LEAST_GAIN, Comparison
+from octavo.core.pace.width_times import Seconds
 from octavo.core.sequence import Sequence
 
 # Of steps with more rows than this, only some widths are used, so that each is measured often.

@@ -110,5 +110,43 @@ class ProposedTree:
         return chances, None if is_chain else DraftTree(parents, ranks)
 
 
+class ProposedChain(ProposedTree):
+    """The same of a model that gives one candidate for each place, in a third of the time."""
+
+    def __init__(self, rates: Sequence[Sequence[float]], most_places: int) -> None:
+        super().__init__(rates, most_places, width=1, forks=False)
+        self._chances: list[float] = []
+
+    @property
+    def num_drafts(self) -> int:
+        return self.num_places
+
+    def offers(self, least: float, most: int, most_aside: int) -> list[Offer]:
+        place = self.num_places
+        if place >= self._most_places or place >= most:
+            return []
+        chance = self._rates[place][0]
+        if place:
+            chance *= self._chances[place - 1]
+        return [Offer(chance, place + ROOT, 0)] if chance > least else []
+
+    def add(self, offers: Sequence[Offer]) -> None:
+        if not offers:
+            self._most_places = self.num_places  # nothing may follow any more
+            return
+        self._chances.append(offers[0].chance)
+        self.num_places += 1
+
+    def cut(self, num_places: int) -> None:
+        del self._chances[num_places:]
+        self.num_places = len(self._chances)
+
+    def leave_out(self, least: float) -> None:
+        pass  # there are no other candidates
+
+    def made(self, most_places: int) -> tuple[tuple[float, ...], DraftTree | None]:
+        return tuple(self._chances[:most_places]), None
+
+
 def _by_chance(offer: Offer) -> float:
     return -offer.chance

@@ -17,6 +17,7 @@ engine are slow, and a step that was fast has not done less work.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 
 # A row of a step takes this part of the time of a step without rows, until it has been measured.
 # docs/speculation.md has measurements.
@@ -31,6 +32,8 @@ FEW_ROWS = 8  # are taken for cheap, before any step was so wide
 _GAIN, _OLD_GAIN = 0.2, 0.5  # weight of the newest time where the one before is fresh, or old
 _MOST = 2.0  # times what is known counts a time at most, and a part of it at least: stalls
 _LONG_AGO = -(1 << 62)
+
+Seconds = Callable[[int], float]  # of a step, by its rows
 
 
 class WidthTimes:
@@ -66,31 +69,38 @@ class WidthTimes:
         """Return the time of a step; before anything is measured, in steps without rows."""
         return self._known(rows)[0]
 
-    def expected(self, rows: int, plain_rows: int, plain: float) -> float:
-        """Return the time of a step with drafts, whose width may be worth another trial.
+    def expected(self, plain_rows: int, plain: float) -> Seconds:
+        """Return what gives the times of steps with drafts, which may be worth another trial.
 
-        The step without drafts has `plain_rows`, and takes the time `plain`.
+        The step without drafts has `plain_rows`, and takes the time `plain`. What this returns is
+        for one step: it is asked for each draft, and looks at each narrower width once.
         """
-        place = bisect_left(self._rows, rows)
-        if place < len(self._rows) and self._rows[place] == rows:
-            last = max(self._measured_at[place], self._tried_at)
-            if self._num_learned - last <= _num_fresh(self._counts[place]):
-                return self._seconds[place]  # as nearly always: this is called for each draft
-        seconds, has_faded = self._faded(rows, plain)
-        if has_faded:
-            # A row costs no less than those of narrower steps: a wider step is worth a trial only
-            # where theirs would pay.
-            most = 0.0
-            first = bisect_right(self._rows, max(plain_rows, FEW_ROWS))
-            for narrower in self._rows[first : bisect_left(self._rows, rows)]:
-                more = self._faded(narrower, plain)[0] - plain
-                most = max(most, more / (narrower - plain_rows))
-            seconds = max(seconds, plain + most * (rows - plain_rows))
-        return seconds
+        all_rows, tried_at, now = self._rows, self._tried_at, self._num_learned
+        first = bisect_right(all_rows, max(plain_rows, FEW_ROWS))
+        most = [0.0]  # seconds of a row in any of the first so many widths from that one on
 
-    def _faded(self, rows: int, plain: float) -> tuple[float, bool]:
+        def seconds_of(rows: int) -> float:
+            place = bisect_left(all_rows, rows)
+            if place < len(all_rows) and all_rows[place] == rows:
+                last = max(self._measured_at[place], tried_at)
+                if now - last <= _num_fresh(self._counts[place]):
+                    return self._seconds[place]  # as nearly always
+            seconds, has_faded = self._faded(self._known(rows), plain)
+            if has_faded and place > first:
+                # A row costs no less than those of narrower steps: a wider step is worth a trial
+                # only where theirs would pay.
+                for at in range(first + len(most) - 1, place):
+                    known = self._seconds[at], self._measured_at[at], self._counts[at]
+                    more = self._faded(known, plain)[0] - plain
+                    most.append(max(most[-1], more / (all_rows[at] - plain_rows)))
+                seconds = max(seconds, plain + most[place - first] * (rows - plain_rows))
+            return seconds
+
+        return seconds_of
+
+    def _faded(self, known: tuple[float, int, int], plain: float) -> tuple[float, bool]:
         """Return the time of a step without what has faded, and whether anything has."""
-        seconds, measured_at, count = self._known(rows)
+        seconds, measured_at, count = known
         age = self._num_learned - max(measured_at, self._tried_at) - _num_fresh(count)
         if age <= 0:
             return seconds, False

@@ -58,7 +58,7 @@ class NgramProposer:
 def make(settings: DraftSettings, max_model_len: int) -> NgramProposer:
     """Make the proposer that the settings name `ngram`."""
     lookup = settings.prompt_lookup_min, settings.prompt_lookup_max
-    return NgramProposer(*lookup, settings.num_speculative_tokens, max_model_len)
+    return NgramProposer(*lookup, settings.most_tokens, max_model_len)
 
 
 class History:

@@ -54,7 +54,9 @@ class OwnClassProposer:
         if self._own is not None:
             try:
                 self._own.free(slot)
-            except Exception:
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
                 self._leave_out()
 
     def forget(self) -> None:
@@ -71,7 +73,9 @@ class OwnClassProposer:
         try:
             found = self._own.propose(turn.slot, tokens, turn.most)
             drafts = (*map(operator.index, islice(found, turn.most)),)
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # an exit, or a panic of a library in Rust, is no Exception
             self._leave_out()
             return NOTHING
         self._last[turn.slot] = (len(turn.tokens), drafts)

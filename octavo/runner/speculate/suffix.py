@@ -187,7 +187,7 @@ class SuffixProposer:
     """A proposer that needs no model; implements `octavo.runner.speculate.proposer.Proposer`."""
 
     def __init__(self, settings: DraftSettings, max_model_len: int) -> None:
-        self.most = settings.num_speculative_tokens
+        self.most = settings.most_tokens
         self._longest = settings.suffix_decoding_max_tree_depth
         self._most_requests = settings.suffix_decoding_max_cached_requests
         self._factor = settings.suffix_decoding_max_spec_factor

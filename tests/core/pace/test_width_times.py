@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.core.pace.width_times import FEW_ROWS, NUM_FRESH, NUM_OLD, ROW_COST, WidthTimes
+from octavo.core.pace import width_times
+from octavo.core.pace.width_times import (
+    FEW_ROWS,
+    NUM_FRESH,
+    NUM_OLD,
+    ROW_COST,
+    WidthTimes,
+    _num_fresh,
+)
 
 
 def measured(**seconds_by_rows: float) -> WidthTimes:
@@ -72,7 +80,7 @@ def test_what_was_dear_is_tried_again_and_then_not_for_a_while() -> None:
     times = measured(r4=1.0, r6=2.0, r8=3.0)
 
     def expected() -> list[float]:
-        return [times.expected(rows, 4, 1.0) for rows in (6, 8)]
+        return [*map(times.expected(4, 1.0), (6, 8))]
 
     assert expected() == pytest.approx([2.0, 3.0], abs=0.001)
     for _ in range(NUM_FRESH + 100):
@@ -90,11 +98,11 @@ def test_a_wide_step_is_tried_only_where_the_rows_of_narrower_ones_would_pay() -
     times.learn(64, 4.0, has_drafts=True)
     for _ in range(20):  # what was measured once fades soon
         times.learn(16, 1.0, has_drafts=False)
-    assert times.expected(24, 16, 1.0) == pytest.approx(1.5, abs=0.01)
-    assert times.expected(64, 16, 1.0) == pytest.approx(4.0, abs=0.05)
+    assert times.expected(16, 1.0)(24) == pytest.approx(1.5, abs=0.01)
+    assert times.expected(16, 1.0)(64) == pytest.approx(4.0, abs=0.05)
     for _ in range(NUM_FRESH + 400):
         times.learn(16, 1.0, has_drafts=False)
-    assert times.expected(64, 16, 1.0) < 2.0
+    assert times.expected(16, 1.0)(64) < 2.0
 
 
 def test_a_step_is_at_most_twice_as_wide_as_any_so_far() -> None:
@@ -103,3 +111,26 @@ def test_a_step_is_at_most_twice_as_wide_as_any_so_far() -> None:
     times.learn(20, 1.0, has_drafts=True)
     assert times.most_rows(1) == 40
     assert times.most_rows(32) == 64
+
+
+def test_each_narrower_width_is_looked_at_once_for_all_drafts_of_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All widths are old where drafts do not pay, so that each draft looks at all of them."""
+    times = WidthTimes()
+    for rows in range(1, 501):
+        times.learn(rows, 1.0 + rows / (100 + rows % 7), has_drafts=rows > 16)
+    for _ in range(400):
+        times.learn(16, 1.1, has_drafts=False)
+    asked = [*range(17, 600, 9), 40, 18, 500]
+    alone = [times.expected(16, 1.1)(rows) for rows in asked]
+    num_looked = 0
+
+    def counting(count: int) -> int:
+        nonlocal num_looked
+        num_looked += 1
+        return _num_fresh(count)
+
+    monkeypatch.setattr(width_times, "_num_fresh", counting)
+    assert [*map(times.expected(16, 1.1), asked)] == alone
+    assert num_looked <= 500 + 2 * len(asked)

@@ -368,3 +368,26 @@ def test_prompts_get_what_the_second_model_leaves_of_the_goal(monkeypatch: Any) 
     comparison_of(made).is_resting = True
     pace.begin(PlanDraft(), made.now)
     assert pace.room == pytest.approx(9.0, abs=0.1)
+
+
+@pytest.mark.parametrize(("chances", "asks"), [((0.9, 0.9, 0.8), False), ((0.6, 0.4, 0.3), True)])
+def test_nothing_is_proposed_where_a_prediction_is_likelier_right(
+    chances: tuple[float, ...], *, asks: bool
+) -> None:
+    """The likelier drafts are sent, so that passes for the others would be lost."""
+    made, ahead = rig(model=counting, drafter=lambda known: [known[-1] + at for at in (1, 2, 3)])
+    ahead.rates = [[rate] for rate in (0.7, 0.7, 0.7, 0.0)]
+    made.worker.chances, made.worker.predicts = chances, True
+    made.add("a", 7, max_tokens=30, prediction=tokens(30))
+    assert asked(planned(made)) != []
+    made.land()
+    found = []
+    for _ in range(4):
+        plan = planned(made)
+        found.append((bool(plan.drafts), asked(plan) != []))
+        made.land()
+    assert found == [(True, asks)] * 4
+    made.worker.drafter = None  # it has nothing more
+    made.plan()
+    made.land()
+    assert asked(planned(made)) != []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from octavo.core.config import ConfigError, KVGroup
 from octavo.core.kv.branches import BranchBlocks
 from octavo.core.outcome import Outcome, append_tokens
-from octavo.core.pace.proposed_tree import ProposedTree
+from octavo.core.pace.proposed_tree import ProposedChain, ProposedTree
 from octavo.core.plan import StepPlan
 from octavo.core.plan_draft import PlanDraft
 from octavo.core.sequence import Sequence
@@ -219,6 +220,36 @@ def test_a_tree_grows_by_its_likeliest_drafts() -> None:
     chances, form = chain.made(1)
     assert chances == pytest.approx((0.5,))
     assert form is None
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_chain_grows_as_a_tree_of_one_candidate_does(*, forks: bool) -> None:
+    rng = random.Random(31)
+    lengths = set()
+    for _ in range(300):
+        rates = [[rng.choice([0.0, 0.3, 0.8, 1.0])] for _ in range(5)]
+        most_places, most, most_aside = rng.randrange(6), rng.randrange(6), rng.randrange(2)
+        both = (
+            ProposedChain(rates, most_places),
+            ProposedTree(rates, most_places, width=1, forks=forks),
+        )
+        for _ in range(rng.randrange(7)):
+            least = rng.choice([-1.0, 0.0, 0.2])
+            chain, tree = (each.offers(least, most, most_aside) for each in both)
+            assert chain == tree
+            for each, offers in zip(both, (chain, tree), strict=True):
+                each.add(offers)
+            assert both[0].num_places == both[1].num_places
+        number = rng.randrange(6)
+        for each in both:
+            each.cut(number)
+            each.leave_out(rng.random())
+        assert both[0].num_places == both[1].num_places
+        assert both[0].num_drafts == both[1].num_drafts
+        made = [each.made(places) for each in both for places in (0, 2, 9)]
+        assert made[:3] == made[3:]
+        lengths.add(both[0].num_drafts)
+    assert lengths >= {0, 1, 2, 3, 4}
 
 
 def test_a_plan_asks_for_trees() -> None:

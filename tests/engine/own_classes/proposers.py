@@ -51,6 +51,25 @@ class Dying(Repeating):
         return super().propose(slot, tokens, most)
 
 
+class Exiting(Repeating):
+    """A proposer that ends its program, as code for the command line does."""
+
+    left = 20
+
+    def propose(self, slot: int, tokens: Any, most: int) -> list[int]:
+        self.left -= 1
+        if not self.left:
+            raise SystemExit(3)
+        return super().propose(slot, tokens, most)
+
+
+class ExitingAtOnce(Repeating):
+    """A class whose call ends the program."""
+
+    def __init__(self) -> None:
+        raise SystemExit(3)
+
+
 class DyingLate(Dying):
     """A proposer that fails when it has proposed for some time."""
 

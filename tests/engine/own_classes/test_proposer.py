@@ -51,7 +51,7 @@ def test_answers_are_those_without_drafts(
 ) -> None:
     """A class that fails is left out from then on, and each request goes on."""
     right, _, _ = answers(directory, None)
-    fails = {"Dying", "Writing", "Fractions", "Unfree"}
+    fails = {"Dying", "Exiting", "Writing", "Fractions", "Unfree"}
     for name in ("Repeating", "Endless", "Wrong", *sorted(fails)):
         caplog.clear()
         with caplog.at_level(logging.ERROR):
@@ -59,7 +59,7 @@ def test_answers_are_those_without_drafts(
         assert found == right, name
         assert len(caplog.records) == (name in fails), name
         assert bool(num_drafts) == (name not in ("Writing", "Fractions")), name
-        if name in ("Repeating", "Dying", "Unfree"):
+        if name in ("Repeating", "Dying", "Exiting", "Unfree"):
             assert num_accepted, name
 
 
@@ -71,6 +71,7 @@ def test_answers_are_those_without_drafts(
         (f"{HERE}:NUMBER", "it is a int, not a class"),
         (f"{HERE}:NoFree", "the class has no free"),
         (f"{HERE}:Broken", "its call failed with OSError: no such file"),
+        (f"{HERE}:ExitingAtOnce", "its call failed with SystemExit: 3"),
         ("Mine", "write it as module:Class"),
     ],
 )

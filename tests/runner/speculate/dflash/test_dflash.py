@@ -14,7 +14,7 @@ from octavo.core.config import ConfigError
 from octavo.engine.drafter import layout_of, open_with_drafter
 from octavo.loader.errors import CheckpointError
 from octavo.options.engine import read_arguments
-from octavo.resolve import make_bill
+from octavo.resolve import make_bill, resolve
 from octavo.runner.speculate.heads import HeadsProposer
 from tests.api.tiny import make_model
 from tests.runner.speculate.dflash.files import as_speculators, make_dflash
@@ -169,6 +169,33 @@ def test_a_block_has_a_row_for_each_token_that_is_asked_for(tmp_path: Path) -> N
             assert config.ahead_in_block
             assert config.max_ahead_lag == config.max_model_len  # it lacks nothing
             assert not any(group.owner for group in config.groups)  # the model writes them all
+
+
+@pytest.mark.parametrize("method", [None, "dflash"])
+@pytest.mark.parametrize(("block_size", "most"), [(16, 15), (3, 2), (256, 64)])
+def test_a_block_is_as_long_as_its_files_have_it_unless_another_number_is_given(
+    tmp_path: Path,
+    method: str | None,
+    block_size: int,
+    most: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    directory = make_model(tmp_path)
+    drafter = make_dflash(tmp_path / "drafter", block_size=block_size)
+    for given, number in ((None, most), (1, 1)):
+        settings = {"method": method, "model": str(drafter), "num_speculative_tokens": given}
+        asked = read_arguments(str(directory), {"speculative_config": settings})
+        _, opened = open_with_drafter(asked)
+        config = resolve(asked, opened, layout_of(opened))
+        assert config.core.max_ahead == number
+        assert config.core.max_drafts == max(number, 16)  # as many as predictions have
+        assert config.arguments.speculative_config is not None
+        assert config.arguments.speculative_config.num_speculative_tokens == number
+        said = [each for each in caplog.messages if each.startswith("speculation:")]
+        tokens = f"up to {number} drafts for a sequence in a step"
+        assert said == [f"speculation: method=dflash, {tokens}"]
+        caplog.clear()
 
 
 def test_scores_may_have_biases_a_factor_and_a_cap(tmp_path: Path) -> None:
