@@ -33,8 +33,12 @@ class Group:
         self._on_end: Callable[[], None] = lambda: None
         self.is_closed = False
         self.programs = {} if refusal else {r: _start(first, r) for r in range(1, first.nnodes)}
-        for rank, program in self.programs.items():
-            threading.Thread(target=self._wait, args=(rank, program), daemon=True).start()
+        self._waiting = [
+            threading.Thread(target=self._wait, args=each, daemon=True)
+            for each in self.programs.items()
+        ]
+        for waiting in self._waiting:
+            waiting.start()
 
     def watch(self, on_end: Callable[[], None]) -> None:
         self._on_end = on_end
@@ -46,6 +50,8 @@ class Group:
         self.is_closed = True
         for program in self.programs.values():
             program.kill()
+        for waiting in self._waiting:
+            waiting.join()
 
     def stages_of(self, rank: int) -> list[int]:
         """Return the processes of a node's stages."""
@@ -53,7 +59,8 @@ class Group:
 
     def _wait(self, rank: int, program: subprocess.Popen[bytes]) -> None:
         assert program.stdout is not None
-        said = program.stdout.read().decode().strip()
+        with program.stdout as output:
+            said = output.read().decode().strip()
         program.wait()
         self._reason = self._reason or said or f"node {rank} has ended"
         self._on_end()
