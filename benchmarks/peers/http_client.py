@@ -11,7 +11,7 @@ import json
 import statistics
 import time
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -55,6 +55,8 @@ class Answer:
     began: float
     tokens: int
     events: tuple[float, ...]
+    text: str = ""
+    timings: Mapping[str, Any] = field(default_factory=dict)  # what llama-server says of it
 
 
 def request(
@@ -93,20 +95,24 @@ def read(stream: Stream) -> Answer:
     text = b"\n" + b"".join(chunk for _, chunk in chunks)
     if b"data: [DONE]" not in text:
         raise ClientError(f"the stream broke off: {text[-300:]!r}")
-    events, usage = [], None
+    events, texts, usage = [], [], None
+    timings: dict[str, Any] = {}
     clock = _Clock(stream.parts, chunks)
     at = text.find(MARK)
     while at >= 0:
         event: dict[str, Any] = json.loads(text[at + len(MARK) - 1 :].partition(b"\n")[0])
         usage = event.get("usage") or usage
+        timings = event.get("timings") or timings
         choices = event.get("choices")
         # An event without a choice has the usage; one that only ends the stream has no text.
         if choices and (choices[0].get("text") or not choices[0].get("finish_reason")):
             events.append(clock.time(at))
+            texts.append(choices[0].get("text") or "")
         at = text.find(MARK, at + 1)
     if usage is None:
         raise ClientError("the server sent no usage")
-    return Answer(stream.began, int(usage["completion_tokens"]), tuple(events))
+    tokens = int(usage["completion_tokens"])
+    return Answer(stream.began, tokens, tuple(events), "".join(texts), timings)
 
 
 def _chunks(whole: bytes, at: int) -> Iterator[tuple[int, bytes]]:

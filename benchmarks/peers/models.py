@@ -6,6 +6,7 @@ smollm2-q8_0 the same in eight bits: a GGUF file
 smollm2-openvino  the bf16 weights as OpenVINO reads them, in fp16, computed in bf16
 llama-1b     the shape of a 1B Llama with random weights in bf16, in both forms
 llama-1b-q4_k     the same with all matrices in Q4_K: a GGUF file
+llama-1b-0.1, llama-1b-first  the same with all layers but the first scaled, and that one alone
 """
 
 from __future__ import annotations
@@ -113,6 +114,30 @@ def llama_1b(to: Path) -> Weights:
         _write_gguf(tensors, gguf)
         (directory / "config.json").write_text(json.dumps(ONE_BILLION, indent=1))
     return Weights(directory, gguf)
+
+
+def drafting_pair(to: Path, share: float = 0.1) -> tuple[Path, Path]:
+    """Write random weights whose later layers add little, and their first layer as a drafter.
+
+    What the layers behind the first one add is scaled by `share`: the less, the more often both
+    models choose the same token. Both files have the same embedding and the same tokens.
+    """
+    model, drafter = to / f"llama-1b-{share:g}.gguf", to / "llama-1b-first.gguf"
+    if not (model.exists() and drafter.exists()):
+        to.mkdir(parents=True, exist_ok=True)
+        tensors = _random_tensors()
+        first = {n: t for n, t in tensors.items() if _layer(n) in (None, 0)}
+        _write_gguf(first, drafter, {**ONE_BILLION, "num_hidden_layers": 1})
+        for name, tensor in tensors.items():
+            if _layer(name) and name.endswith(("o_proj.weight", "down_proj.weight")):
+                tensors[name] = (tensor.astype(np.float32) * share).astype(BF16)
+        _write_gguf(tensors, model)
+    return model, drafter
+
+
+def _layer(name: str) -> int | None:
+    _, has_layer, inner = name.partition(".layers.")
+    return int(inner.partition(".")[0]) if has_layer else None
 
 
 def make_random_1b(directory: Path, **changed: int) -> None:
@@ -230,12 +255,14 @@ GGUF_NAMES = {
 }
 
 
-def _write_gguf(tensors: dict[str, Array], path: Path) -> None:
+def _write_gguf(
+    tensors: dict[str, Array], path: Path, config: dict[str, Any] = ONE_BILLION
+) -> None:
     """Write a GGUF file; the order of rotary pairs does not matter for random weights."""
     import gguf
 
-    writer = gguf.GGUFWriter(path, "llama")
-    config = ONE_BILLION
+    beside = path.with_suffix(".new")
+    writer = gguf.GGUFWriter(beside, "llama")
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -265,3 +292,4 @@ def _write_gguf(tensors: dict[str, Array], path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    beside.replace(path)  # whole, or not there

@@ -69,6 +69,7 @@ def test_each_event_with_text_is_counted_once() -> None:
     whole = (HEAD, chunked(text("a")), chunked(text("b"), text("")), chunked(END, usage(3), DONE))
     (answer,) = served([*whole, b"0\r\n\r\n"])
     assert answer.tokens == 3
+    assert answer.text == "ab"
     assert len(answer.events) == 3  # the empty text is that of a letter not yet whole
     assert answer.began < answer.events[0] <= answer.events[1] <= answer.events[2]
 
@@ -86,6 +87,12 @@ def test_a_stream_may_come_without_chunks() -> None:
     plain = HEAD.replace(b"Transfer-Encoding: chunked\r\n", b"")
     (answer,) = served([plain, text("abc"), usage(3), DONE])
     assert (answer.tokens, len(answer.events)) == (3, 1)
+
+
+def test_a_server_may_send_figures_of_its_own() -> None:
+    end = event(choices=[], usage={"completion_tokens": 3}, timings={"draft_n": 2})
+    (answer,) = served([HEAD, chunked(text("abc"), end, DONE), b"0\r\n\r\n"])
+    assert (answer.text, answer.timings) == ("abc", {"draft_n": 2})
 
 
 def test_no_more_streams_than_asked_for_run_at_a_time() -> None:
