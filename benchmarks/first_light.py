@@ -292,10 +292,10 @@ def kernels(asked: Asked) -> Findings:
         return {"skipped": "Triton is not installed"}
     if asked.is_fake and not interprets_kernels():
         return {"skipped": "there is no card, and TRITON_INTERPRET is not 1"}
-    from tests.gpu_blind.homes import Home, interpret, on_card
+    from tests.gpu_blind.homes import Home, card, interpret
     from tests.gpu_blind.near import wrong_cases
 
-    wrong = wrong_cases(Home(interpret if asked.is_fake else on_card))
+    wrong = wrong_cases(Home(interpret) if asked.is_fake else card())
     found = {"wrong": wrong, "none_wrong": not wrong}
     _demand(found, "none_wrong")
     return found

@@ -45,14 +45,18 @@ class KVLayers(NamedTuple):
 
 
 class VectorSize(NamedTuple):
-    """The size of a kept vector: of each of its numbers, and of its scale in an array beside."""
+    """The size of a kept vector: of each of its numbers, and of its scale.
+
+    Scales are in an array beside the pool, or behind the numbers of their block.
+    """
 
     number_bits: int
-    scale_bytes: int = 0
+    scale_bytes: int = 0  # in an array beside
+    block_scale_bytes: int = 0
 
     def num_bytes(self, dim: int) -> int:
-        """Return the bytes of a vector of so many numbers, without its scale."""
-        return dim * self.number_bits // 8
+        """Return the bytes that a vector of so many numbers takes of its block."""
+        return dim * self.number_bits // 8 + self.block_scale_bytes
 
 
 class KVPages(Struct, frozen=True):
@@ -114,7 +118,10 @@ class KVLayout(Struct, frozen=True):
         if len(self.shapes) == 1:
             return KVPages(largest, (1,) * len(vectors), max(vectors) * kinds[0].scale_bytes)
         sizes = [count * width for count, width in zip(vectors, widths, strict=True)]
-        units = [math.lcm(PAGE_UNIT, width) for width in widths]
+        units = [
+            math.lcm(PAGE_UNIT, width - kind.block_scale_bytes)
+            for width, kind in zip(widths, kinds, strict=True)
+        ]
         page_bytes = _best_page(sizes, units)
         counts = [_count(page_bytes, *block) for block in zip(sizes, units, strict=True)]
         scales = sum(page_bytes // w * k.scale_bytes for w, k in zip(widths, kinds, strict=True))

@@ -27,6 +27,8 @@ class RowLayout(Struct, frozen=True):
     has_zero_points: bool = False  # each group has an offset of its own, beside its scale
     table: bytes = b""  # numbers that the file states and `decode` uses, such as values of codes
     factor: np.float32 | None = None  # of all values, which `decode` multiplies too
+    # By which the file has the inputs of products rounded to eight bits, if it says so.
+    input_scale: float | None = None
 
 
 def _decode_floats(rows: Bytes) -> Floats:

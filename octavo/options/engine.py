@@ -119,6 +119,12 @@ class EngineArguments:
     cuda_kernels: Literal["torch", "triton"] = option(
         "torch", "what computes on a card: torch's operations alone, or also kernels (docs/gpu.md)"
     )
+    fp8_activations: Literal["auto", "dynamic", "static", "dtype"] = option(
+        "auto",
+        "what rows become for products with FP8 weights by PyTorch: dynamic rounds each to FP8 by "
+        "a scale of its own, static by the scale that the file has for all; dtype leaves them as "
+        "they are, which is slow on a card; auto is dynamic there, and dtype on the CPU",
+    )
     enforce_eager: bool = option(
         False, "use no CUDA graphs, as kernels on a card do", aliases=("--disable-cuda-graph",)
     )

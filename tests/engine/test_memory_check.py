@@ -209,10 +209,26 @@ def test_kv_in_few_bits_has_a_scale_per_head(dtype: Any, bits: int, directory: P
     cells = 2 * group.num_layers * 16 * group.spec.heads
     assert make_bill(asked, opened, layout).block_bytes == cells * (group.spec.dim * bits // 8 + 4)
     assert build_engine(asked).core.scheduler.config.num_blocks > 1
-    for refused in ({"backend": "torch"}, {"dtype": "float32", "backend": "native"}):
+    refusing = [{"dtype": "float32", "backend": "native"}]
+    if dtype not in ("fp8", "fp8_e4m3"):
+        refusing += [{"backend": "torch"}, {"backend": "cuda", "device": "fake"}]
+    for refused in refusing:
         wrong: Any = refused
         with pytest.raises(ConfigError, match=rf"^kv_cache_dtype='{dtype}' is "):
             make_bill(replace(asked, **wrong), opened, layout)
+
+
+@pytest.mark.parametrize("where", [{"backend": "torch"}, {"backend": "cuda", "device": "fake"}])
+def test_fp8_kv_of_torch_has_a_byte_for_each_number_and_vector(
+    where: dict[str, Any], directory: Path
+) -> None:
+    """Scales lie within blocks, so that what is copied, saved and loaded has them."""
+    opened = opened_model(directory)
+    layout = place_layers(opened.model)
+    (group,) = layout.groups
+    cells = 2 * group.num_layers * 16 * group.spec.heads
+    asked = EngineArguments(str(directory), kv_cache_dtype="fp8", **where)
+    assert make_bill(asked, opened, layout).block_bytes == cells * (group.spec.dim + 1)
 
 
 def test_int4_is_refused_for_latent_rows(directory: Path) -> None:

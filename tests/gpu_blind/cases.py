@@ -9,15 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from octavo.backends.base import KVLayers, KVLayout
 from octavo.backends.cuda.batch import DeviceBatch
-from octavo.backends.cuda.kernels import copies, draw, gate, norm, paged
+from octavo.backends.cuda.kernels import copies, draw, gate, norm, paged, rounding
 from octavo.backends.cuda.kernels.attention import CHUNK
 from octavo.backends.cuda.sampler import DeviceSampler
 from octavo.backends.step import HostBatch
-from octavo.backends.torch import attention, ops
-from octavo.backends.torch.attention import Buffers, LayerCells, TorchBatch
+from octavo.backends.torch import attention, eight_bits, ops
+from octavo.backends.torch.attention import Buffers, TorchBatch, buffers_in
 from octavo.backends.torch.device import HOST
-from octavo.layers import Rope
+from octavo.backends.torch.footprint import kv_pages
+from octavo.layers import KVSpec, Rope
 from octavo.layers.rope import plain
 from octavo.program.listing import Attend, Norm
 from tests.gpu_blind.homes import Home
@@ -135,6 +137,28 @@ def copies_case(name: str, block: int = 1500, count: int = 6) -> Case:
     return Case(f"copies {name}", compute, expected, 0.0)
 
 
+def rounding_case(
+    dtype: torch.dtype, name: str, width: int = 200, scale: float | None = None
+) -> Case:
+    """Return a case of rows that become eight bits, of columns of wider rows; the bits are equal.
+
+    One row has a NaN, one an infinite number, one zeros, and others very large and small numbers.
+    """
+    x = _random(9, width + 32, seed=15, dtype=dtype)[:, 16 : 16 + width]
+    x *= torch.tensor([1, 1, 1, 0, 1e4, 1e-4, 3e-7, 300, 0.02], dtype=dtype)[:, None]
+    x[1, 7], x[2, 3] = torch.nan, -torch.inf
+    codes, scales = eight_bits.rounded(x, scale)
+
+    def compute(home: Home) -> Tensor:
+        return _bytes(*rounding.rounded(home, x, scale))
+
+    return Case(f"rounding {name} {dtype}", compute, _bytes(codes, scales), 0.0)
+
+
+def _bytes(codes: Tensor, scales: Tensor) -> Tensor:
+    return torch.cat((codes.view(torch.uint8), scales.view(torch.uint8)), 1)
+
+
 class Attention(NamedTuple):
     """The shape of an attention and its batch."""
 
@@ -147,6 +171,7 @@ class Attention(NamedTuple):
     rope: Rope | None = None
     norm_offset: float | None = None  # of norms of queries and keys, if there are any
     block_size: int = 16
+    is_short: bool = False  # keys and values have eight bits
     # For each sequence: how many positions it has, and how many of the last are rows of the step.
     sequences: tuple[tuple[int, int], ...] = ((1, 1), (700, 1), (40, 9), (33, 33), (130, 1))
 
@@ -238,15 +263,27 @@ def _device_batch(host: HostBatch, cache: Buffers) -> DeviceBatch:
 def _cache(shape: Attention, host: HostBatch, dtype: torch.dtype, home: Any) -> Buffers:
     """Return a cache with keys and values at the positions before the rows, and NaN elsewhere."""
     num_blocks = host.tables[0].size
-    pool = torch.full(
-        (num_blocks, 2, shape.block_size, shape.kv_heads, shape.dim), torch.nan, dtype=dtype
+    layout = KVLayout((KVLayers(KVSpec("full", shape.kv_heads, shape.dim), 1),))
+    kind = _NAMES[dtype]
+    pages = kv_pages(layout, shape.block_size, kind, has_short_kv=shape.is_short)
+    nothing = torch.full((num_blocks * pages.page_bytes,), 0xFF, dtype=torch.uint8)  # is NaN
+    buffers = buffers_in(
+        *(nothing, layout, pages, shape.block_size, dtype, home), has_short_kv=shape.is_short
     )
+    ((cells,),) = buffers.layers
     for sequence, (length, count) in enumerate(shape.sequences):
         kept = _random(2, length, shape.kv_heads, shape.dim, seed=20 + sequence, dtype=dtype)
         for position in range(length - count):
             block = int(host.tables[0][sequence, position // shape.block_size])
-            pool[block, :, position % shape.block_size] = kept[:, position]
-    return Buffers(shape.block_size, [[LayerCells(pool[:, 0], pool[:, 1])]], [], home, dtype)
+            place = block, position % shape.block_size
+            if cells.key_exponents is None or cells.value_exponents is None:
+                cells.keys[place], cells.values[place] = kept[:, position]
+                continue
+            found = eight_bits.exponents_of(kept[:, position])
+            codes = eight_bits.codes_of(kept[:, position], found).view(torch.uint8)
+            cells.key_exponents[place], cells.value_exponents[place] = found
+            cells.keys[place], cells.values[place] = codes
+    return buffers
 
 
 def same_row_twice(
@@ -276,6 +313,7 @@ def chunks_case() -> Case:
 
 ROPE = Rope(plain(32, 1e4))
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+_NAMES = {BF16: "bfloat16", FP16: "float16", FP32: "float32"}
 
 
 def small_cases() -> list[Case]:
@@ -296,6 +334,9 @@ def small_cases() -> list[Case]:
             add_norm_case(dtype, "of layers", is_rms=False, has_bias=True),
             *(gate_case(dtype, each) for each in ("Silu", "GeluTanh")),
             attention_case(dtype, "full"),
+            rounding_case(dtype, "of each row"),
+            rounding_case(dtype, "by one scale", scale=0.013),
+            attention_case(dtype, "of eight bits", Attention(is_short=True)),
         ]
     made += [
         norm_case(BF16, "of heads with weights", heads=3, weight_a_head=True),
@@ -313,6 +354,16 @@ def small_cases() -> list[Case]:
             FP32,
             "with other norms and rotations",
             Attention(rope=Rope(plain(16, 1e4), interleaved=True), norm_offset=1.0, dim=24),
+        ),
+        attention_case(
+            BF16,
+            "of eight bits, windowed, with all else",
+            Attention(
+                is_short=True, window=100, has_sinks=True, rope=ROPE, norm_offset=0.0, softcap=5.0
+            ),
+        ),
+        attention_case(
+            BF16, "of eight bits, odd heads", Attention(is_short=True, dim=24, block_size=8)
         ),
         attention_case(BF16, "of one head", Attention(heads=1, kv_heads=1, block_size=8)),
     ]

@@ -31,9 +31,12 @@ class Home(HostDevice):
 
     name = "the CPU in place of a card"
 
-    def __init__(self, run: Callable[[Launched], None]) -> None:
+    def __init__(
+        self, run: Callable[[Launched], None], *, multiplies_eight_bits: bool = True
+    ) -> None:
         super().__init__()
         self._run = run
+        self.multiplies_eight_bits = multiplies_eight_bits
 
     def launch(
         self,
@@ -89,3 +92,9 @@ def on_card(launched: Launched) -> None:
     kernel[grid](*map(there, tensors), *numbers, **constants)
     for here, moved in kept.values():
         here.copy_(moved)
+
+
+def card() -> Home:
+    """Return the card that torch computes on."""
+    has_eight_bits = torch.cuda.get_device_capability() >= (8, 9)
+    return Home(on_card, multiplies_eight_bits=has_eight_bits)

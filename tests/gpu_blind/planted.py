@@ -12,7 +12,17 @@ from types import ModuleType
 from typing import NamedTuple
 from unittest import mock
 
-from octavo.backends.cuda.kernels import attention, copies, draw, gate, norm, paged, place
+from octavo.backends.cuda.kernels import (
+    attention,
+    copies,
+    draw,
+    eight_bits,
+    gate,
+    norm,
+    paged,
+    place,
+    rounding,
+)
 
 _numbers = itertools.count()
 
@@ -40,8 +50,8 @@ WRONG = [
     Bug(
         "a block's number is taken for the next",
         attention,
-        "// block_size, mask",
-        "// block_size + 1, mask",
+        "// block_size, mask=is_seen, other=0).to(tl.int64)\n        cells",
+        "// block_size + 1, mask=is_seen, other=0).to(tl.int64)\n        cells",
     ),
     Bug(
         "unseen values reach the sums",
@@ -53,8 +63,8 @@ WRONG = [
     Bug(
         "a key is written to its neighbour",
         place,
-        "keys + cell + kv_head",
-        "keys + cell + (kv_head ^ 1)",
+        "tl.store(keys + cell + kv_head",
+        "tl.store(keys + cell + (kv_head ^ 1)",
     ),
     Bug("a norm forgets its eps", norm, "/ width + eps)", "/ width + 1.0)"),
     Bug(
@@ -84,6 +94,34 @@ WRONG = [
         "(at + 1).to(tl.uint64) *",
     ),
     Bug("a mask is read from its other end", draw, ">> (at % 32)", ">> (31 - at % 32)"),
+    Bug(
+        "ties are rounded up",
+        eight_bits,
+        "size + 0x7FFFF + ((size >> 20) & 1)",
+        "size + 0x80000",
+    ),
+    Bug("small numbers are cut", eight_bits, "* 512.0 + 8388608.0", "* 512.0 + 8388607.5"),
+    Bug("codes lose their sign", eight_bits, "((bits >> 24) & 0x80)", "0"),
+    Bug("a scale is half as large", eight_bits, ">> 23) - 8, 1)", ">> 23) - 9, 1)"),
+    Bug("a NaN has a scale", eight_bits, "largest >= 0x7F800000, 255", "largest < 0, 255"),
+    Bug(
+        "values have the scales of keys",
+        attention,
+        "return keys, tl.load(of_values",
+        "return keys, tl.load(of_keys",
+    ),
+    Bug(
+        "the next keys have the scales of these",
+        attention,
+        "_exponents(start + num_keys, first",
+        "_exponents(start, first",
+    ),
+    Bug(
+        "a value's scale is written for its neighbour",
+        place,
+        "value_exponents + exponents + own",
+        "value_exponents + exponents + (own ^ 1)",
+    ),
     Bug("a NaN is taken for a number", draw, "tl.where(is_finite == 0, -1, token)", "token"),
 ]
 
@@ -97,6 +135,12 @@ ALONE = Bug(
 
 # What the watch over accesses finds.
 RACES = [
+    Bug(
+        "rows have one scale",
+        rounding,
+        "tl.store(scales + row, scale_of",
+        "tl.store(scales, scale_of",
+    ),
     Bug(
         "a norm writes the next row too",
         norm,
@@ -114,6 +158,13 @@ RACES = [
         copies,
         "if any(_depend",
         "if False and any(_depend",
+    ),
+    Bug("rounded rows share a row", rounding, "row * width + at, found", "at, found"),
+    Bug(
+        "all heads have one scale",
+        place,
+        "key_exponents + exponents + kv_head",
+        "key_exponents + exponents",
     ),
     Bug("sums share a row", norm, "place = row * width + at", "place = row * 0 + at"),
     Bug(
@@ -136,6 +187,12 @@ BOUNDS = [
         gate,
         "+ at, mask=inside, other=0.0).to(tl.float32)\n    up",
         "+ at).to(tl.float32)\n    up",
+    ),
+    Bug(
+        "rounding reads past the end",
+        rounding,
+        "row * stride + at, mask=inside, other=0.0)",
+        "row * stride + at)",
     ),
     Bug(
         "a draw reads past the vocabulary",
@@ -191,12 +248,16 @@ def planted(bug: Bug, directory: Path) -> Iterator[None]:
         for name, value in vars(made).items()
         if not name.startswith("__") and name in mine and mine[name] is not value
     }
-    # The launches of attention have imported kernels of other modules by their names.
-    used = {
-        name: value for name, value in changed.items() if getattr(paged, name, None) is mine[name]
-    }
+    before = {name: mine[name] for name in changed}
     with ExitStack() as stack:
         stack.enter_context(mock.patch.multiple(bug.module, **changed))
-        if used and bug.module is not paged:
-            stack.enter_context(mock.patch.multiple(paged, **used))
+        # Others have imported functions of the module by their names.
+        for other in (attention, paged, place, rounding):
+            used = {
+                name: value
+                for name, value in changed.items()
+                if other is not bug.module and getattr(other, name, None) is before[name]
+            }
+            if used:
+                stack.enter_context(mock.patch.multiple(other, **used))
         yield

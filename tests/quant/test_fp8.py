@@ -54,6 +54,8 @@ def test_values_are_those_of_the_description(
     assert matrix.stored_shapes(shape) == {n: a.shape for n, a in arrays.items()}
     assert set(format_.unused(checkpoint, ())) == set(unused)
     np.testing.assert_array_equal(rows.floats(), values)
+    # Rows of activations share a scale only where weights have none for blocks of inputs.
+    assert rows.layout.input_scale == (None if "blocks" in name else 1.0)
 
 
 @pytest.mark.parametrize("shape", [(4, 32), (3, 4, 32)], ids=["a matrix", "a stack of experts"])

@@ -13,6 +13,7 @@ from msgspec import structs
 from octavo.backends.base import ForwardResult, KVLayout, LogitsBackend, VectorSize
 from octavo.backends.step import Draws, HostBatch, Pending, StepOutput
 from octavo.backends.stored_rows import StoredRows
+from octavo.backends.torch.footprint import kv_pages
 from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.core.config import CoreConfig, KVGroup
 from octavo.core.engine import EngineCore
@@ -159,6 +160,8 @@ def make_groups(
 ) -> tuple[KVGroup, ...]:
     """Return the groups of the model's layers in the core's terms."""
     layout = make_model(windows, family)[1]
+    if kv_dtype == "torch fp8":
+        return groups_of(layout, kv_pages(layout, block_size, "float32", has_short_kv=True))
     others = {"float32": (32, 0), "bfloat16": (16, 0), "int4": (4, 4)}
     vector, exact = VectorSize(*others.get(kv_dtype, (8, 4))), VectorSize(32)
     pages = layout.pages(block_size, lambda spec: exact if spec.kind == "state" else vector)

@@ -29,6 +29,10 @@ class Accelerator(TensorDevice, Protocol):
     def name(self) -> str:
         """The name of the card, for people."""
 
+    @property
+    def multiplies_eight_bits(self) -> bool:
+        """True if it has instructions for floats of eight bits (E4M3): products, conversions."""
+
     def working(self) -> AbstractContextManager[None]:
         """Send the work of this thread to the card, with waits wherever they are needed."""
 

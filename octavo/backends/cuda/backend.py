@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,20 +22,27 @@ from octavo.backends.cuda.footprint import draw_bytes
 from octavo.backends.cuda.graph_batch import GraphBatch, refusal
 from octavo.backends.cuda.graphs import DecodeGraphs
 from octavo.backends.cuda.meanings import DEVICE_MEANINGS
+from octavo.backends.cuda.products import (
+    Rounding,
+    ScaledExperts,
+    product_refusal,
+    scaled_matrix,
+)
 from octavo.backends.cuda.sampler import DeviceRows, DeviceSampler, signed_keys
 from octavo.backends.cuda.steady import DevicePending, Drawing, Drawings, SteadyDraws
-from octavo.backends.cuda.weights import put
+from octavo.backends.cuda.weights import put, put_codes
+from octavo.backends.eight_bit_rows import scale_group
 from octavo.backends.select import NoBackendError
 from octavo.backends.step import Copies, Draws, HostBatch, Pending, StepOutput, refuse_adapters
 from octavo.backends.stored_rows import StoredRows
-from octavo.backends.torch import ops
+from octavo.backends.torch import eight_bits
 from octavo.backends.torch.adapters import TorchAdapter
 from octavo.backends.torch.attention import Buffers, buffers_in
 from octavo.backends.torch.backend import NO_FLOATS, TorchBackend
 from octavo.backends.torch.footprint import kept_bytes, kv_pages
 from octavo.backends.torch.largest_step import largest_batch
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
-from octavo.layers import GateUpLinear, Module
+from octavo.layers import GateUpLinear, Linear, Module
 from octavo.program.passes.attention import take_into_attention
 from octavo.program.passes.norms import norm_while_adding
 
@@ -57,8 +66,10 @@ class CudaBackend(TorchBackend):
         *,
         has_kernels: bool = False,
         captures: bool = False,
+        activations: str = "dtype",
+        has_short_kv: bool = False,
     ) -> None:
-        super().__init__(dtype)
+        super().__init__(dtype, activations=activations, has_short_kv=has_short_kv)
         self._captures = captures
         self._size: StepSize | None = None  # of the largest step, for which graphs have room
         self._graphs: DecodeGraphs | None = None
@@ -67,13 +78,17 @@ class CudaBackend(TorchBackend):
         self._accelerator = self._home = accelerator
         self._sampler: DeviceSampler
         self._has_kernels = has_kernels
+        self._rounding: Rounding = eight_bits.rounded
+        self._refusals: dict[tuple[int, int, bool], str] = {}  # of products of eight bits
         if has_kernels:
             from octavo.backends.cuda.kernels.meanings import KERNEL_MEANINGS
+            from octavo.backends.cuda.kernels.rounding import rounded
             from octavo.backends.cuda.kernels.sampler import KernelSampler
 
             self._meanings, self._passes = KERNEL_MEANINGS, (take_into_attention,)
             self._last_passes = (norm_while_adding,)
             self._sampler = KernelSampler(accelerator)
+            self._rounding = partial(rounded, accelerator)
         else:
             self._sampler = DeviceSampler(accelerator)
         by = "kernels" if has_kernels else "operations of torch"
@@ -85,21 +100,59 @@ class CudaBackend(TorchBackend):
             return self._counted(copied.to(self.dtype))
 
     def matrix(self, parts: Sequence[StoredRows], module: Module) -> TorchMatrix:
-        return TorchMatrix(self._stacked([parts])[0], isinstance(module, GateUpLinear))
+        made = self._stacked([parts], module).matrix(0)
+        made = dataclasses.replace(made, gated=isinstance(module, GateUpLinear))
+        with self._accelerator.working():
+            return scaled_matrix(made, self._rounding) if self._multiplies(made) else made
 
     def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> TorchExperts:
-        return TorchExperts(self._stacked(matrices))
-
-    def _stacked(self, matrices: Sequence[Sequence[StoredRows]]) -> Tensor:
-        """Return matrices of one shape as a tensor [matrices, outputs, inputs]."""
-        first = matrices[0]
-        shape = (len(matrices), sum(map(len, first)), first[0].inputs)
+        made = self._stacked(matrices, module)
         with self._accelerator.working():
-            values = torch.empty(shape, dtype=self.dtype, device=self._accelerator.device)
-            for target, parts in zip(values, matrices, strict=True):
-                put(target, parts, self._accelerator)
-            ops.prove_shapes(values[0])
-            return self._counted(values)
+            if not self._multiplies(made.matrix(0)):
+                return made
+        return ScaledExperts(made.values, made.kind, made.scales, self._rounding)
+
+    def _multiplies(self, made: TorchMatrix) -> bool:
+        """Return whether the card itself multiplies the codes of a matrix, if it has codes.
+
+        It cannot where rows stay as they are, or inputs of a row have several scales.
+        """
+        if made.scales is None or made.kind == "float":
+            return False
+        shape, is_static = (made.outputs, made.inputs), made.kind != "fp8"
+        key = *shape, is_static
+        if key not in self._refusals:
+            home = self._accelerator
+            why = product_refusal(*shape, self.dtype, home, is_static=is_static)
+            self._refusals[key] = why
+            if why:
+                kind = self._dtype_name
+                log.info("products of FP8 [%d, %d] are computed in %s: %s", *shape, kind, why)
+        return not self._refusals[key]
+
+    def _stacked(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> TorchExperts:
+        """Return matrices of one shape, which stay in eight bits if they are stored so."""
+        first, home = matrices[0], self._accelerator
+        shape = (len(matrices), sum(map(len, first)), first[0].inputs)
+        parts = [part for each in matrices for part in each]
+        group = scale_group(parts) if isinstance(module, Linear) else 0
+        scales: Tensor | None = None
+        with home.working():
+            if group:
+                values = torch.empty(shape, dtype=eight_bits.CODES, device=home.device)
+                scales = torch.empty(*shape[:2], -(-shape[2] // group), device=home.device)
+                for number, each in enumerate(matrices):
+                    put_codes(values[number], scales[number], each, group, home)
+            else:
+                values = torch.empty(shape, dtype=self.dtype, device=home.device)
+                for target, each in zip(values, matrices, strict=True):
+                    put(target, each, home)
+            made = TorchExperts(values, self._form_of(matrices, module), scales)
+            made.matrix(0).prove_shapes(self.dtype)
+            self._counted(values)
+            if scales is not None:
+                self._counted(scales)
+            return made
 
     def _counted(self, made: Tensor) -> Tensor:
         self.weight_bytes += made.nbytes
@@ -198,11 +251,14 @@ class CudaBackend(TorchBackend):
         assert layout is not None, "prepare must be called first"
         # Two caches might not fit, and graphs keep theirs.
         self._buffers = self._graphs = self._steady = None
-        page_bytes = kv_pages(layout, self._block_size, self._dtype_name).page_bytes
-        home = self._accelerator
+        home, size, is_short = self._accelerator, self._block_size, self._has_short_kv
+        pages = kv_pages(layout, size, self._dtype_name, has_short_kv=is_short)
         with home.working():
-            pool = torch.zeros(num_blocks * page_bytes, dtype=torch.uint8, device=home.device)
-            self._buffers = buffers_in(pool, layout, self._block_size, self.dtype, home)
+            num_bytes = num_blocks * pages.page_bytes
+            pool = torch.zeros(num_bytes, dtype=torch.uint8, device=home.device)
+            self._buffers = buffers_in(
+                pool, layout, pages, size, self.dtype, home, has_short_kv=is_short
+            )
         if self._size is not None:
             self._begin_graphs()
 

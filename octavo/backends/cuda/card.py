@@ -43,6 +43,10 @@ class CudaAccelerator(Copies):
     def name(self) -> str:
         return torch.cuda.get_device_name(self._index)
 
+    @property
+    def multiplies_eight_bits(self) -> bool:
+        return torch.cuda.get_device_capability(self._index) >= (8, 9)
+
     @contextmanager
     def working(self) -> Iterator[None]:
         with torch.cuda.device(self._index), torch.inference_mode():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octavo.backends.kind import BackendSettings, Caps, Sizes, WeightFile
+from octavo.backends.torch.kv_types import check_kv_dtype, is_short_kv
 from octavo.env import interprets_kernels
 from octavo.observe.finding import Finding
 from octavo.observe.machine import Memory
@@ -29,11 +30,12 @@ UNTRIED = "experimental: not yet run on a GPU"
 class CudaKind:
     """The kind of `CudaBackend` on one device; implements `octavo.backends.kind.BackendKind`."""
 
-    options = ("cuda_kernels",)
+    options = ("cuda_kernels", "kv_cache_dtype", "fp8_activations")
     instead: Mapping[str, str] = {
         "num_threads": "leave it out: the card computes",
-        "cpu_weights": "leave it out: the card has the weights in dtype",
-        "cpu_activations": "leave it out: the card has activations in dtype",
+        "cpu_weights": "leave it out, as quantization: the card has the weights as the files do, "
+        "of which octavo quantize --to fp8 makes FP8",
+        "cpu_activations": "leave it out; fp8_activations chooses what rows become on a card",
     }
     sizes = Sizes(block_size=16, max_num_seqs=128, max_num_batched_tokens=2048, branches=0)
     may_read = True  # modules and kernels, when torch uses them first
@@ -77,6 +79,7 @@ class CudaKind:
         return [Finding("cuda backend", f"PyTorch {_torch_version()}; {UNTRIED} (docs/gpu.md)")]
 
     def check(self, settings: BackendSettings, *, is_first: bool) -> None:
+        check_kv_dtype(settings.kv_cache_dtype, "cuda")
         if settings.cuda_kernels == "torch":
             return
         if find_spec("triton") is None:
@@ -96,7 +99,11 @@ class CudaKind:
     def footprint(self, settings: BackendSettings) -> CudaFootprint:
         from octavo.backends.cuda.footprint import CudaFootprint
 
-        return CudaFootprint(self.dtype(settings), has_graphs=_captures(settings))
+        return CudaFootprint(
+            self.dtype(settings),
+            has_short_kv=is_short_kv(settings.kv_cache_dtype),
+            has_graphs=_captures(settings),
+        )
 
     @cached_property
     def _accelerator(self) -> Accelerator:
@@ -121,10 +128,14 @@ class CudaKind:
 
         assert place is None, "it has no ranks"
 
-        has_kernels = settings.cuda_kernels == "triton"
-        captures = _captures(settings)
+        asked = settings.fp8_activations
         return CudaBackend(
-            self._accelerator, self.dtype(settings), has_kernels=has_kernels, captures=captures
+            self._accelerator,
+            self.dtype(settings),
+            has_kernels=settings.cuda_kernels == "triton",
+            captures=_captures(settings),
+            activations={"auto": "dynamic"}.get(asked, asked),
+            has_short_kv=is_short_kv(settings.kv_cache_dtype),
         )
 
 

@@ -41,7 +41,9 @@ class NativeKind:
         *("enable_expert_parallel", "enable_eplb", "eplb_config"),
         *("packed_cache", "packed_cache_bytes"),
     )
-    instead: Mapping[str, str] = {}
+    instead: Mapping[str, str] = {
+        "fp8_activations": "leave it out; cpu_activations chooses what the native engine rounds to"
+    }
     sizes = Sizes(block_size=16, max_num_seqs=64, max_num_batched_tokens=512)
     may_read = False
 

@@ -164,7 +164,7 @@ class TorchAdapters:
         return made
 
     def _rows_of(self, matrix: TorchMatrix, first: int, stop: int) -> np.ndarray:
-        (found,) = self._home.fetch([matrix.values[first:stop].float()])
+        (found,) = self._home.fetch([matrix.floats(first, stop)])
         return found
 
 

@@ -8,8 +8,9 @@ maximum. A tile that a query does not see at all changes no bit of its sums or i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
@@ -17,11 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.backends.base import KVLayout, Longs
+from octavo.backends.base import KVLayout, KVPages, Longs
 from octavo.backends.step import Bytes, HostBatch
+from octavo.backends.torch import eight_bits
 from octavo.backends.torch.adapters import TorchAdapter
 from octavo.backends.torch.device import HOST, TensorDevice
-from octavo.backends.torch.footprint import kv_pages
+from octavo.backends.torch.footprint import is_short, kv_pages
 from octavo.program.listing import Attend, Distances
 
 QUERY_TILE = 8  # rows of one sequence processed together
@@ -38,6 +40,10 @@ class LayerCells:
     # [blocks, block_size, kv_heads, head_dim]; of rows and states [blocks, parts, numbers]
     keys: Tensor
     values: Tensor  # the same cells, where values are a part of the keys
+    # Of keys and values in eight bits, which are bytes: the exponents of their scales, bytes too,
+    # [blocks, block_size, kv_heads].
+    key_exponents: Tensor | None = None
+    value_exponents: Tensor | None = None
 
 
 @dataclass
@@ -151,8 +157,17 @@ class TorchBatch:
             adapter_slots=adapter_slots or {},
         )
 
-    def write(self, group: int, cells: Tensor, rows: Tensor) -> None:
-        """Write each row to its place among the cells of a layer, and to those of its echoes."""
+    def write(
+        self, group: int, cells: Tensor, rows: Tensor, exponents: Tensor | None = None
+    ) -> None:
+        """Write each row to its place among the cells of a layer, and to those of its echoes.
+
+        Where the cells have exponents, rows are rounded to eight bits.
+        """
+        if exponents is not None:
+            found = eight_bits.exponents_of(rows)
+            self.write(group, exponents, found)
+            rows = eight_bits.codes_of(rows, found).view(torch.uint8)
         cells[self.row_cells[group]] = rows.to(cells.dtype)
         if self.echo_rows is not None:
             cells[self.echo_cells[group]] = rows[self.echo_rows].to(cells.dtype)
@@ -260,24 +275,30 @@ def _items(row_starts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.array(rows, np.int64), np.array(owners, np.int64), np.array(fill)
 
 
-def write(k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) -> tuple[Tensor, Tensor]:
+def write(k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) -> LayerCells:
     """Write the new K and V to their cells; return all cells of the layer."""
     group, index = layer.place
     cells = batch.buffers.layers[group][index]
-    keys, values = cells.keys, cells.values
     shape = (-1, layer.kv_heads, layer.head_dim)
     if layer.latent:
-        k, values = torch.cat((k, v), 1), keys[..., -layer.latent :]
+        k, cells = torch.cat((k, v), 1), replace(cells, values=cells.keys[..., -layer.latent :])
     else:
-        batch.write(group, values, v.reshape(shape))
-    batch.write(group, keys, k.reshape(shape))
-    return keys, values
+        batch.write(group, cells.values, v.reshape(shape), cells.value_exponents)
+    batch.write(group, cells.keys, k.reshape(shape), cells.key_exponents)
+    return cells
+
+
+def read(cells: Tensor, exponents: Tensor | None, places: tuple[Tensor, Tensor]) -> Tensor:
+    """Return what some cells have, in float32."""
+    if exponents is None:
+        return cells[places].float()
+    return eight_bits.decoded(cells[places].view(eight_bits.CODES), exponents[places])
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) -> Tensor:
     """Write the new K and V to their cells, then attend over all positions that a query sees."""
     group = layer.place[0]
-    keys, values = write(k, v, layer, batch)
+    cells = write(k, v, layer, batch)
 
     items = batch.item_rows.shape[0]
     per_kv = layer.heads // layer.kv_heads
@@ -295,7 +316,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: Attend, batch: TorchBatch) ->
         if by_distance is not None:
             at = batch.item_positions[tile.items]
             bias = _bias(by_distance, number, at, layer.kv_heads)
-        _add_tile(state, tile, queries, layer, keys, values, bias)
+        _add_tile(state, tile, queries, layer, cells, bias)
     out = state.sums / state.weights[..., None]
     out = out.reshape(items, layer.kv_heads, QUERY_TILE, per_kv, layer.value_dim)
     out = out.permute(0, 2, 1, 3, 4).reshape(items * QUERY_TILE, -1)
@@ -347,15 +368,15 @@ def _add_tile(
     tile: Tile,
     queries: Tensor,
     layer: Attend,
-    keys: Tensor,
-    values: Tensor,
+    cells: LayerCells,
     bias: Tensor | None,
 ) -> None:
     asking = queries[tile.items]
     num_items, kv_heads, num_queries, head_dim = asking.shape
     count = num_items * kv_heads
-    k = keys[tile.cells].float().permute(0, 2, 3, 1)  # [items, kv_heads, head_dim, KEY_TILE]
-    v = values[tile.cells].float()
+    k = read(cells.keys, cells.key_exponents, tile.cells)
+    k = k.permute(0, 2, 3, 1)  # [items, kv_heads, head_dim, KEY_TILE]
+    v = read(cells.values, cells.value_exponents, tile.cells)
     if tile.unseen is not None:
         # Positions that no query of the item sees may hold anything, even NaN of a failed request.
         # Zero times NaN is NaN, so the values must not reach the sums.
@@ -381,43 +402,67 @@ def _add_tile(
     state.maxima[tile.items] = maxima
 
 
-def make_buffers(layout: KVLayout, num_pages: int, block_size: int, dtype: torch.dtype) -> Buffers:
+def make_buffers(
+    layout: KVLayout,
+    num_pages: int,
+    block_size: int,
+    dtype: torch.dtype,
+    *,
+    has_short_kv: bool = False,
+) -> Buffers:
     """Make an empty cache of zeros, so that cells that were never written are numbers.
 
     The system's fresh pages are zero, and take no memory until they are written. An allocator would
     write zeros to memory that it uses again.
     """
-    pages = kv_pages(layout, block_size, _NAMES[dtype])
+    pages = kv_pages(layout, block_size, _NAMES[dtype], has_short_kv=has_short_kv)
     memory = mmap(-1, num_pages * pages.page_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
-    return buffers_in(torch.frombuffer(memory, dtype=torch.uint8), layout, block_size, dtype)
+    pool = torch.frombuffer(memory, dtype=torch.uint8)
+    return buffers_in(pool, layout, pages, block_size, dtype, has_short_kv=has_short_kv)
 
 
 def buffers_in(
     pool: Tensor,
     layout: KVLayout,
+    pages: KVPages,
     block_size: int,
     dtype: torch.dtype,
     home: TensorDevice = HOST,
+    *,
+    has_short_kv: bool = False,
 ) -> Buffers:
-    """Make a cache in a pool of bytes, whatever device has it."""
-    pages = kv_pages(layout, block_size, _NAMES[dtype])
+    """Make a cache of pages in a pool of bytes, whatever device has it."""
     made = Buffers(block_size, [], [], home, dtype)
     for number, (spec, num_layers, _) in enumerate(layout.groups):
-        block_bytes = pages.block_bytes(number)
-        made.blocks.append(pool.view(-1, block_bytes))
+        made.blocks.append(pool.view(-1, pages.block_bytes(number)))
+        blocks = made.blocks[-1]
         if spec.is_exact:
-            count = spec.block_vectors(block_size)
-            own = num_layers * count * spec.dim * torch.float32.itemsize
-            kept = made.blocks[-1][:, :own].view(torch.float32)
-            parts = kept.view(-1, num_layers, count, spec.dim).unbind(1)
+            shape: tuple[int, ...] = (num_layers, spec.block_vectors(block_size), spec.dim)
+            parts = _numbers(blocks, 0, shape, torch.float32).unbind(1)
             made.layers.append([LayerCells(part, part) for part in parts])
             continue
-        blocks = made.blocks[-1].view(dtype)
         per_layer = spec.vectors // spec.heads  # keys and values, or both in one
-        numbers = num_layers * per_layer * block_size * spec.heads * spec.dim
-        shape = (num_layers, per_layer, block_size, spec.heads, spec.dim)
-        arrays = blocks[:, :numbers].view(-1, *shape)
+        vectors = (num_layers, per_layer, block_size, spec.heads)
+        if has_short_kv and is_short(spec):
+            codes = _numbers(blocks, 0, (*vectors, spec.dim), torch.uint8)
+            exponents = _numbers(blocks, codes[0].numel(), vectors, torch.uint8)
+            made.layers.append(
+                [
+                    LayerCells(
+                        *(each[:, at, part] for each in (codes, exponents) for part in (0, -1))
+                    )
+                    for at in range(num_layers)
+                ]
+            )
+            continue
+        arrays = _numbers(blocks, 0, (*vectors, spec.dim), dtype)
         made.layers.append(
             [LayerCells(arrays[:, at, 0], arrays[:, at, -1]) for at in range(num_layers)]
         )
     return made
+
+
+def _numbers(blocks: Tensor, first: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return a part of each block as numbers [blocks, …], behind so many of them."""
+    count = math.prod(shape)
+    return blocks.view(dtype)[:, first : first + count].view(-1, *shape)

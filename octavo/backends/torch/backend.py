@@ -37,9 +37,9 @@ from octavo.backends.torch.interpreter import MEANINGS, Interpreter, Meaning, Ou
 from octavo.backends.torch.largest_step import largest_batch, peak_growth
 from octavo.backends.torch.sampling.ahead import propose, propose_block
 from octavo.backends.torch.sampling.step_sampler import StepSampler
-from octavo.backends.torch.weights import TorchExperts, TorchMatrix
+from octavo.backends.torch.weights import TorchExperts, TorchMatrix, rounded_form
 from octavo.distributed.communicator import Communicator
-from octavo.layers import DraftBlock, GateUpLinear, HiddenStates, Model, Module
+from octavo.layers import DraftBlock, GateUpLinear, HiddenStates, Linear, Model, Module
 from octavo.program.listing import Op
 from octavo.program.operands import Adapters
 from octavo.program.passes.collectives import insert_collectives
@@ -91,10 +91,24 @@ class TorchBackend:
     _passes: tuple[Pass, ...] = ()
     _last_passes: tuple[Pass, ...] = ()  # when everything else has been added to the listing
 
-    def __init__(self, dtype: str = "float32", communicator: Communicator | None = None) -> None:
+    def __init__(
+        self,
+        dtype: str = "float32",
+        communicator: Communicator | None = None,
+        *,
+        activations: str = "dtype",
+        has_short_kv: bool = False,
+    ) -> None:
+        """Begin with no model.
+
+        Products with FP8 weights read rows as they are, or by `activations` rows of FP8, as cards
+        multiply them: "dynamic", with a scale of each row, or "static", with that of the file. With
+        `has_short_kv`, keys and values are kept in eight bits.
+        """
         if dtype not in DTYPES:
             raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
         self.dtype, self._dtype_name = DTYPES[dtype], dtype
+        self._activations, self._has_short_kv = activations, has_short_kv
         self.weight_bytes = 0
         self.arithmetic = Arithmetic()  # torch chooses by itself
         self._communicator = communicator  # if several ranks share the model
@@ -121,11 +135,17 @@ class TorchBackend:
 
     def matrix(self, parts: Sequence[StoredRows], module: Module) -> TorchMatrix:
         values = self.parameter(np.concatenate([part.floats() for part in parts]))
-        return TorchMatrix(values, isinstance(module, GateUpLinear))
+        return TorchMatrix(values, isinstance(module, GateUpLinear), self._form_of([parts], module))
 
     def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> TorchExperts:
         values = [np.concatenate([part.floats() for part in parts]) for parts in matrices]
-        return TorchExperts(self.parameter(np.stack(values)))
+        return TorchExperts(self.parameter(np.stack(values)), self._form_of(matrices, module))
+
+    def _form_of(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> str:
+        """Return the form of the rows that a projection's products read."""
+        if self._activations == "dtype" or not isinstance(module, Linear):  # a table has no rows
+            return "float"
+        return rounded_form(matrices, is_static=self._activations == "static")
 
     def prepare(
         self,
@@ -196,7 +216,9 @@ class TorchBackend:
         layout = self._layout
         assert layout is not None, "prepare must be called first"
         self._buffers = None  # two caches might not fit
-        self._buffers = make_buffers(layout, num_blocks, self._block_size, self.dtype)
+        self._buffers = make_buffers(
+            layout, num_blocks, self._block_size, self.dtype, has_short_kv=self._has_short_kv
+        )
 
     @property
     def num_threads(self) -> int:

@@ -29,7 +29,7 @@ class Layer(NamedTuple):
 
     def product(self, x: Tensor, expert: int) -> Tensor:
         bias = None if self.bias is None else self.bias[expert]
-        return ops.linear(x, self.matrices.values[expert], bias)
+        return self.matrices.matrix(expert).product(x, bias)
 
 
 def sort_pairs(chosen: Tensor) -> Iterable[Chosen]:

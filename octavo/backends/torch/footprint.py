@@ -12,6 +12,7 @@ from octavo.backends.base import (
     TensorSize,
     VectorSize,
 )
+from octavo.layers import KVSpec
 
 # Copies of the largest values that exist at once in the operations of ops.py and attention.py.
 _QUERY_COPIES = 5
@@ -28,10 +29,22 @@ _CELL_BYTES = 8 + QUERY_TILE  # its index, and a mask of the queries
 _MOST_KV_BYTES = 4 << 30
 
 
-def kv_pages(layout: KVLayout, block_size: int, dtype: str) -> KVPages:
+def kv_pages(
+    layout: KVLayout, block_size: int, dtype: str, *, has_short_kv: bool = False
+) -> KVPages:
     """Return the pages of a cache of this type."""
-    vector, exact = (VectorSize(8 * ELEMENT_BYTES[each]) for each in (dtype, "float32"))
-    return layout.pages(block_size, lambda spec: exact if spec.is_exact else vector)
+
+    def size_of(spec: KVSpec) -> VectorSize:
+        if has_short_kv and is_short(spec):
+            return VectorSize(8, block_scale_bytes=1)
+        return VectorSize(8 * ELEMENT_BYTES["float32" if spec.is_exact else dtype])
+
+    return layout.pages(block_size, size_of)
+
+
+def is_short(spec: KVSpec) -> bool:
+    """Return whether layers of this kind keep eight bits of a number where the cache is short."""
+    return spec.kind in ("full", "latent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +53,14 @@ class TorchFootprint:
 
     dtype: str  # of weights and KV
     most_kv_bytes: int = _MOST_KV_BYTES
+    has_short_kv: bool = False  # keys and values have eight bits instead
 
     def weight_bytes(self, tensor: TensorSize) -> int:
         """Return the size of a tensor in memory, where it is always dequantised."""
         return tensor.rows * tensor.inputs * ELEMENT_BYTES[self.dtype]
 
     def pages(self, layout: KVLayout, block_size: int) -> KVPages:
-        return kv_pages(layout, block_size, self.dtype)
+        return kv_pages(layout, block_size, self.dtype, has_short_kv=self.has_short_kv)
 
     def step_bytes(self, *sizes: StepSize) -> int:
         return sum(map(self._program_bytes, sizes)) + _LIBRARY_BYTES

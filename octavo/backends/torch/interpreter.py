@@ -106,7 +106,7 @@ def _contents_of(instruction: Instruction) -> list[Buffer | Prepared]:
 def _embed(run: Run, i: Instruction) -> None:
     batch = run.batch
     ids = {"Tokens": batch.token_ids, "Positions": batch.positions, "Types": batch.types}[i.ids]
-    table = _values(i.matrix)
+    table = _matrix(i.matrix).values
     if i.first_row is None:
         found = functional.embedding(ids, table)
     else:  # rows of other ranks are zero, so that the sum over all ranks is the row
@@ -137,12 +137,17 @@ def _prepare(run: Run, i: Instruction) -> None:
     assert i.prepared is not None
     x = run[i.x]
     x = x if i.norm is None else ops.norm(x, i.norm)
-    run.contents[i.prepared] = ops.FORMS[i.prepared.kind](x)
+    run.contents[i.prepared] = ops.formed(x, i.prepared.kind)
 
 
 def _gemm(run: Run, i: Instruction) -> None:
-    x = run[i.x] if i.prepared is None else run.contents[i.prepared]
-    y = ops.linear(x, _values(i.matrix), i.bias)
+    matrix = _matrix(i.matrix)
+    if i.prepared is None:
+        x = run[i.x]
+        y = matrix.product(x, i.bias)
+    else:
+        x = run.contents[i.prepared]
+        y = matrix.product_of(x, i.bias)
     if i.low is not None:
         expand(y, i.bias, run[i.low], run.changes(i))
         assert i.adapters is not None
@@ -172,12 +177,12 @@ def _whole_gemm(run: Run, i: Instruction) -> None:
 
 def _head_gemm(run: Run, i: Instruction) -> None:
     assert isinstance(i.experts, TorchExperts)
-    matrices = i.experts.values
+    matrices = i.experts.matrices
     x = run[i.x]
     heads = x.reshape(len(x), len(matrices), -1).unbind(1)
     parts: list[Tensor] = []
     for head, matrix in zip(heads, matrices, strict=True):
-        parts += [head[:, : i.passed], ops.linear(head[:, i.passed :], matrix, None)]
+        parts += [head[:, : i.passed], matrix.product(head[:, i.passed :], None)]
     run[i.out] = torch.cat(parts, 1)
 
 
@@ -355,9 +360,9 @@ def _layer(i: Instruction) -> experts.Layer:
     return experts.Layer(i.experts, i.bias)
 
 
-def _values(matrix: Matrix | None) -> Tensor:
+def _matrix(matrix: Matrix | None) -> TorchMatrix:
     assert isinstance(matrix, TorchMatrix)
-    return matrix.values
+    return matrix
 
 
 def _gated(both: Tensor, activation: str) -> Tensor:

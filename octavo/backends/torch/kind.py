@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from octavo.backends.kind import BackendSettings, Caps, Sizes, WeightFile
+from octavo.backends.torch.kv_types import check_kv_dtype, is_short_kv
 from octavo.observe import machine
 from octavo.observe.finding import Finding
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class TorchKind:
     """The kind of `TorchBackend`; implements `octavo.backends.kind.BackendKind`."""
 
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] = ("kv_cache_dtype", "fp8_activations")
     instead: Mapping[str, str] = {
         "num_threads": "set OMP_NUM_THREADS, from which it takes its number, or leave it out"
     }
@@ -38,7 +39,7 @@ class TorchKind:
         return [Finding("torch backend", f"PyTorch {_torch_version()}, on the CPU: the reference")]
 
     def check(self, settings: BackendSettings, *, is_first: bool) -> None:
-        pass  # it follows all arguments that are not options of others
+        check_kv_dtype(settings.kv_cache_dtype, "torch")
 
     def dtype(self, settings: BackendSettings) -> str:
         return {"auto": "float32", "float16": "bfloat16"}.get(settings.dtype, settings.dtype)
@@ -46,7 +47,8 @@ class TorchKind:
     def footprint(self, settings: BackendSettings) -> TorchFootprint:
         from octavo.backends.torch.footprint import TorchFootprint
 
-        return TorchFootprint(self.dtype(settings))
+        is_short = is_short_kv(settings.kv_cache_dtype)
+        return TorchFootprint(self.dtype(settings), has_short_kv=is_short)
 
     def memory(self) -> machine.Memory:
         return machine.memory()
@@ -61,7 +63,12 @@ class TorchKind:
 
         assert place is None, "it has no ranks"
 
-        return TorchBackend(self.dtype(settings))
+        asked = settings.fp8_activations
+        return TorchBackend(
+            self.dtype(settings),
+            activations={"auto": "dtype"}.get(asked, asked),
+            has_short_kv=is_short_kv(settings.kv_cache_dtype),
+        )
 
 
 def _torch_version() -> str:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from octavo.backends.torch import eight_bits
 from octavo.backends.torch.device import HOST, TensorDevice
 from octavo.layers import Rope, Routing
 from octavo.program.listing import Norm
@@ -190,11 +191,19 @@ def _coded(x: Tensor) -> Tensor:
 
 
 # The rows that a product reads, by the kind of its matrix. Codes are computed as their values.
-FORMS: dict[str, Callable[[Tensor], Tensor]] = {
+# Behind the name of a kind may stand numbers: for fp8, the scale that a file has for all rows.
+FORMS: dict[str, Callable[..., Tensor]] = {
     "float": lambda x: x,
     "bf16": _rounded_to_bf16,
     "int8": _coded,
+    "fp8": eight_bits.as_rounded,
 }
+
+
+def formed(x: Tensor, kind: str) -> Tensor:
+    """Return rows in the form that matrices of a kind read."""
+    name, *numbers = kind.split()
+    return FORMS[name](x, *map(float.fromhex, numbers))
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:

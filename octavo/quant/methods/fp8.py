@@ -8,8 +8,9 @@
   (quant_method "fp8", "fbgemm_fp8", and in compressed_tensors.py and modelopt.py).
 
 Every row gets its own copy of its scales, so that rows can be cut anywhere. Types such as F8By128
-say how many inputs a scale is for; FP8 says that their number has no type of its own. Scales of
-activations and of the KV cache are not used: both stay in the backend's types.
+say how many inputs a scale is for; FP8 says that their number has no type of its own. A scale of
+activations (`X.input_scale`) goes with the rows, for backends that round activations as the file
+says. Those of the KV cache are not used.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from octavo.backends.made_rows import GroupTensors, group_block
@@ -125,7 +127,19 @@ class Fp8Matrix(Struct, frozen=True):
             scale_outputs=tall,
             table=_table(),
         )
-        return made_rows(fp8_layout(group, self.type), tensors)
+        layout = replace(fp8_layout(group, self.type), input_scale=self._input_scale)
+        return made_rows(layout, tensors)
+
+    @property
+    def _input_scale(self) -> float | None:
+        """The scale of activations that were measured once, if there is a usable one."""
+        name = f"{self.name.removesuffix('.weight')}.input_scale"
+        if self.block is not None or name not in self.checkpoint:
+            return None
+        if math.prod(self.checkpoint.info(name).shape) != 1:
+            return None
+        scale = float(self.checkpoint.read_float32(name).reshape(-1)[0])
+        return scale if math.isfinite(scale) and scale > 0 else None
 
 
 def read_fp8(settings: Settings) -> Fp8:

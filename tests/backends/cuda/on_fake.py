@@ -24,11 +24,16 @@ from tests.runner.tiny import VOCABULARY, Family, RandomWeights, Windows, make_s
 
 
 def make_backend(
-    windows: Windows, num_blocks: int, block_size: int, family: Family = Llama
+    windows: Windows,
+    num_blocks: int,
+    block_size: int,
+    family: Family = Llama,
+    *,
+    has_short_kv: bool = False,
 ) -> CudaBackend:
     """Make a backend with an empty cache on a fake device of its own."""
     model, layout = made(windows, family)
-    backend = CudaBackend(FakeAccelerator())
+    backend = CudaBackend(FakeAccelerator(), has_short_kv=has_short_kv)
     backend.prepare(model, layout, block_size)
     backend.make_cache(num_blocks)
     return backend

@@ -46,3 +46,17 @@ def test_worlds_hold_while_graphs_are_replayed(name: str, seed: int) -> None:
     family = FAMILIES[name]
     makes = partial(make_capturing, family=family), partial(make_groups, family=family)
     run_world(seed, *makes, store="bad" if seed % 2 else None)
+
+
+@pytest.mark.slow
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("seed", range(40, 50))
+@pytest.mark.parametrize("name", FAMILIES)
+def test_worlds_hold_with_keys_and_values_of_eight_bits(name: str, seed: int) -> None:
+    """A block has the same bytes, scales too, however its tokens were computed."""
+    family = FAMILIES[name]
+    makes = (
+        partial(make_backend, family=family, has_short_kv=True),
+        partial(make_groups, family=family, kv_dtype="torch fp8"),
+    )
+    run_world(seed, *makes, store="bad" if seed % 2 else None)

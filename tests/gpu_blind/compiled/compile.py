@@ -26,6 +26,7 @@ _TYPES = {
     torch.int64: "i64",
     torch.int32: "i32",
     torch.uint8: "u8",
+    torch.float8_e4m3fn: "fp8e4nv",
     torch.bool: "i1",
 }
 _OPTIONS = ("num_warps", "num_stages")

@@ -8,6 +8,7 @@ from tests.gpu_blind.compiled.compile import AmdFacts, Code, amd_facts_of, compi
 from tests.gpu_blind.compiled.ptx.block import launch
 from tests.gpu_blind.homes import Home, Launched
 
+LEAST_FP8 = 89  # the capability of the first cards with eight-bit floats
 Change = Callable[[Launched, str], str]
 
 
@@ -26,7 +27,7 @@ def executing(capability: int, change: Change | None = None, *, waits: bool = Tr
             waits_for_copies=waits,
         )
 
-    return Home(run)
+    return _home(run, capability)
 
 
 def collecting(capability: int, found: dict[str, Code]) -> Home:
@@ -35,7 +36,7 @@ def collecting(capability: int, found: dict[str, Code]) -> Home:
     def run(launched: Launched) -> None:
         found[launched.kernel.__name__] = compile_for(launched, capability)
 
-    return Home(run)
+    return _home(run, capability)
 
 
 def looked_at_for_amd(target: str, found: dict[str, AmdFacts]) -> Home:
@@ -44,4 +45,8 @@ def looked_at_for_amd(target: str, found: dict[str, AmdFacts]) -> Home:
     def run(launched: Launched) -> None:
         found[launched.kernel.__name__] = amd_facts_of(launched, target)
 
-    return Home(run)
+    return Home(run, multiplies_eight_bits=False)  # older ones have another form of them
+
+
+def _home(run: Callable[[Launched], None], capability: int) -> Home:
+    return Home(run, multiplies_eight_bits=capability >= LEAST_FP8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from tests.gpu_blind.cases import (
     draw_case,
     gate_case,
     norm_case,
+    rounding_case,
 )
 from tests.gpu_blind.compiled.compile import AmdFacts, Code, facts_of
 from tests.gpu_blind.compiled.executed import collecting, looked_at_for_amd
@@ -32,8 +34,10 @@ SHARED_BYTES = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_37
 AMD_SHARED_BYTES = 65_536  # of a work group on every card since CDNA
 # Registers that are spilled on AMD's cards, at most. Attention keeps sets of sums.
 AMD_SPILLS = {"attend_rows": 420, "attend_chunks": 28}
+SHORT_AMD_SPILLS = {"attend_rows": 820, "attend_chunks": 15}
 # Bytes that NVIDIA's assembler spills, at most: there it prefers two blocks at once.
 SPILLS = {("attend_rows", 120): 64}
+SHORT_SPILLS = {("attend_chunks", 90): 16, ("attend_chunks", 100): 8}
 # Instructions that multiply tiles: of a warp, of four warps on Hopper, of a block on Blackwell.
 PRODUCTS = ("HMMA", "HGMMA", "UTCHMMA")
 # The shape of a model of 8B: 32 heads, 8 of KV, of 128 numbers.
@@ -67,6 +71,14 @@ CLAIMS = {
     "attend_rows": Claim(160, has_products=True, loads_early=True),
     "attend_chunks": Claim(168, has_products=True, loads_early=True),
     "merge_chunks": Claim(64),
+    "round_rows": Claim(96),
+}
+# Of the same kernels where keys and values have eight bits.
+SHORT_CLAIMS = {
+    "place_heads": Claim(48, loads_wide=False),
+    "attend_rows": Claim(200, has_products=True, loads_early=True),
+    "attend_chunks": Claim(200, has_products=True, loads_early=True),
+    "merge_chunks": CLAIMS["merge_chunks"],
 }
 
 
@@ -78,6 +90,7 @@ def large_cases() -> list[Case]:
         gate_case(BF16, "Silu", width=14336),
         draw_case("plain", 128_256),
         copies_case("of blocks", 65_536),
+        rounding_case(BF16, "of each row", 4096),
         attention_case(BF16, "full", SHAPE),
     ]
 
@@ -91,14 +104,29 @@ def code_for(capability: int) -> dict[str, Code]:
     return found
 
 
-def broken(name: str, code: Code, capability: int) -> list[str]:
+@cache
+def short_code_for(capability: int) -> dict[str, Code]:
+    """Compile attention for a card whose cache has eight bits of a number."""
+    found: dict[str, Code] = {}
+    shape = SHAPE._replace(is_short=True)
+    attention_case(BF16, "of eight bits", shape).compute(collecting(capability, found))
+    return found
+
+
+def broken(
+    name: str,
+    code: Code,
+    capability: int,
+    claims: Mapping[str, Claim] = CLAIMS,
+    spills: Mapping[tuple[str, int], int] = SPILLS,
+) -> list[str]:
     """Return what of a kernel's claim does not hold."""
-    facts, claim = facts_of(code.cubin), CLAIMS[name]
+    facts, claim = facts_of(code.cubin), claims[name]
     found = {each.split(".")[0] for each in facts.opcodes}
     is_wide = any(each.startswith(("LDG", "LDGSTS")) and "128" in each for each in facts.opcodes)
     said = {
         f"{facts.registers} registers": facts.registers > claim.registers,
-        f"{facts.stack} bytes are spilled": facts.stack > SPILLS.get((name, capability), 0),
+        f"{facts.stack} bytes are spilled": facts.stack > spills.get((name, capability), 0),
         f"{code.shared_bytes} bytes of shared memory": code.shared_bytes > SHARED_BYTES[capability],
         "no product by tensor cores": claim.has_products and found.isdisjoint(PRODUCTS),
         "no load is early": claim.loads_early and "LDGSTS" not in found,
@@ -113,6 +141,17 @@ def test_every_claim_holds(capability: int) -> None:
     code = code_for(capability)
     assert set(code) == set(CLAIMS)
     found = {name: broken(name, code[name], capability) for name in CLAIMS}
+    assert not {name: what for name, what in found.items() if what}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", SHARED_BYTES)
+def test_every_claim_holds_for_eight_bits(capability: int) -> None:
+    code = short_code_for(capability)
+    found = {
+        name: broken(name, code[name], capability, SHORT_CLAIMS, SHORT_SPILLS)
+        for name in SHORT_CLAIMS
+    }
     assert not {name: what for name, what in found.items() if what}
 
 
@@ -135,6 +174,18 @@ def test_the_code_for_amd_fits(target: str) -> None:
         case.compute(looked_at_for_amd(target, found))
     for name, claim in CLAIMS.items():
         assert found[name].spilled_registers <= AMD_SPILLS.get(name, 0), name
+        assert found[name].shared_bytes <= AMD_SHARED_BYTES, name
+        assert found[name].has_products or not claim.has_products, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_the_code_for_amd_fits_with_eight_bits(target: str) -> None:
+    found: dict[str, AmdFacts] = {}
+    shape = SHAPE._replace(is_short=True)
+    attention_case(BF16, "of eight bits", shape).compute(looked_at_for_amd(target, found))
+    for name, claim in SHORT_CLAIMS.items():
+        assert found[name].spilled_registers <= SHORT_AMD_SPILLS.get(name, 0), name
         assert found[name].shared_bytes <= AMD_SHARED_BYTES, name
         assert found[name].has_products or not claim.has_products, name
 

@@ -26,6 +26,8 @@ from octavo.models.registry import FAMILIES
 from tests.api.tiny import make_model
 from tests.backends.cuda.on_fake import SIZE, accelerator_of, made
 from tests.backends.cuda.steps import rows_of
+from tests.backends.cuda.test_eight_bits import FORMATS, logits_of, make_eight_bit_model
+from tests.backends.cuda.test_eight_bits import SIZES as EIGHT_BIT_SIZES
 from tests.backends.cuda.test_families import results
 from tests.backends.cuda.test_graphs import outputs_of
 from tests.backends.cuda.test_steps import (
@@ -40,6 +42,7 @@ from tests.backends.cuda.test_steps import (
 from tests.gpu_blind.homes import Home, interpret
 from tests.gpu_blind.interpreted import sanitizer
 from tests.models.made_up import DECODERS
+from tests.quant.made_up import write_pair
 from tests.runner import tiny
 from tests.runner.tiny import FULL
 
@@ -62,10 +65,13 @@ def make_backend(
     windows: tiny.Windows = FULL,
     *,
     captures: bool = False,
+    has_short_kv: bool = False,
 ) -> CudaBackend:
     """Make the small model's backend, whose operations are kernels where there are any."""
     model, layout = made(windows)
-    backend = CudaBackend(FakeAccelerator(), has_kernels=True, captures=captures)
+    backend = CudaBackend(
+        FakeAccelerator(), has_kernels=True, captures=captures, has_short_kv=has_short_kv
+    )
     backend.prepare(model, layout, block_size)
     if captures:
         with sanitizer.paused():
@@ -160,11 +166,17 @@ COUNTS = [4, 2, 4]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_short", [False, True], ids=("", "FP8"))
 @pytest.mark.parametrize("windows", [FULL, WINDOWED], ids=("full", "windowed"))
-def test_replayed_steps_have_the_tokens_of_kernels_one_by_one(windows: tiny.Windows) -> None:
+def test_replayed_steps_have_the_tokens_of_kernels_one_by_one(
+    windows: tiny.Windows, is_short: bool
+) -> None:
     """The device plans their chunks, and their numbers of rows differ."""
     kinds = (WARM, GREEDY, TOLD, FILTERED)
-    replaying, usual = (make_backend(128, 4, windows, captures=each) for each in (True, False))
+    replaying, usual = (
+        make_backend(128, 4, windows, captures=each, has_short_kv=is_short)
+        for each in (True, False)
+    )
     for found, expected in zip(
         outputs_of(replaying, kinds, COUNTS), outputs_of(usual, kinds, COUNTS), strict=True
     ):
@@ -233,9 +245,14 @@ def test_the_kernels_draw_the_references_tokens(kinds: tuple) -> None:
 
 
 @pytest.mark.slow
-def test_an_engine_answers_by_kernels(tmp_path: Path) -> None:
-    """Prompts in chunks, in a cache too small for all of them; greedy and drawn."""
-    model = str(make_model(tmp_path))
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "fp8"])
+def test_an_engine_answers_by_kernels(kv_cache_dtype: str, tmp_path: Path) -> None:
+    """Prompts in chunks, in a cache too small for all of them; greedy and drawn.
+
+    Where keys and values are FP8, weights are too.
+    """
+    is_short = kv_cache_dtype == "fp8"
+    model = make_eight_bit_model(tmp_path) if is_short else str(make_model(tmp_path))
     prompts = [[3, 4, 5, 6], [*range(10, 40)], [7, 8, 9] * 5]
     sampling = [
         SamplingParams(max_tokens=4, temperature=warmth, seed=1, ignore_eos=True)
@@ -243,9 +260,10 @@ def test_an_engine_answers_by_kernels(tmp_path: Path) -> None:
     ]
     sizes: dict[str, Any] = {"max_num_batched_tokens": 16, "num_gpu_blocks_override": 5}
     sizes["max_num_seqs"] = 3  # graphs of eight rows, which are interpreted in a second each
+    sizes["kv_cache_dtype"] = kv_cache_dtype
     texts = []
     on_device = {"device": "fake", "cuda_kernels": "triton", "async_scheduling": True}
-    for more in ({"backend": "torch"}, on_device):
+    for more in ({"backend": "torch", "fp8_activations": "dynamic"}, on_device):
         with LLM(model, dtype="float32", **sizes, **more) as llm:
             outputs = llm.generate(prompts, sampling)
             texts.append([each.outputs[0].token_ids for each in outputs])
@@ -263,3 +281,20 @@ def test_a_row_has_the_same_bits_alone_and_among_others_and_in_chunks() -> None:
     chunked.forward(rows_of(chunked, PROMPTS[1][:-1]))
     last = chunked.forward(rows_of(chunked, PROMPTS[1][-1:], start=len(PROMPTS[1]) - 1)).logits[-1]
     np.testing.assert_array_equal(last, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activations", ["dynamic", "static"])
+def test_products_of_a_card_read_the_rows_that_a_kernel_rounds(
+    activations: str, tmp_path: Path
+) -> None:
+    """The kernel's codes are those of torch's operations, and so are the logits."""
+    opened = write_pair(tmp_path, FORMATS["matrix"], **EIGHT_BIT_SIZES).stored
+    usual, backend = (
+        CudaBackend(FakeAccelerator(), "bfloat16", has_kernels=each, activations=activations)
+        for each in (False, True)
+    )
+    expected, found = logits_of(opened, usual), logits_of(opened, backend)
+    launched = Counter(note.detail for note in accelerator_of(backend).log if note.what == "launch")
+    assert launched["round_rows"] == 2 * 4
+    assert np.abs(found - expected).max() <= 0.05 * np.abs(expected).max()

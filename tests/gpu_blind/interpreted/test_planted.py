@@ -25,7 +25,8 @@ def _names(bugs: list[Bug]) -> list[str]:
 
 def _first_finding(bug: Bug, directory: Path) -> BaseException | str | None:
     """Return how the first case that notices a bug does so."""
-    kernel = bug.module.__name__.rpartition(".")[2].replace("place", "attention")
+    kernel = bug.module.__name__.rpartition(".")[2]
+    kernel = {"place": "attention", "eight_bits": "rounding"}.get(kernel, kernel)
     with planted(bug, directory):
         for case in small_cases():
             if not case.name.startswith(kernel):

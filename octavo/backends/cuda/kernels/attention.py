@@ -11,9 +11,52 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from octavo.backends.cuda.kernels.eight_bits import SHIFT, floats_of, scale_of
+
 CHUNK = 512  # positions; so 64 sequences of 4,096 positions and 8 KV heads are 4,096 programs
 KEYS = 64  # positions that are multiplied at once, at most
 LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _exponents(
+    start,
+    first,
+    last,
+    of_keys,
+    of_values,
+    table,
+    block_stride,
+    cell_stride,
+    block_size,
+    num_keys: tl.constexpr,
+):
+    """Return the exponents of keys and values of eight bits, from a position on."""
+    positions = start + tl.arange(0, num_keys)
+    is_seen = (positions >= first) & (positions <= last)
+    block = tl.load(table + positions // block_size, mask=is_seen, other=0).to(tl.int64)
+    places = block * block_stride + (positions % block_size) * cell_stride
+    keys = tl.load(of_keys + places, mask=is_seen, other=127)
+    return keys, tl.load(of_values + places, mask=is_seen, other=127)
+
+
+@triton.jit
+def _product(x, y, exact: tl.constexpr):
+    """Return a product whose numbers of float32, if they are such, keep all their bits."""
+    return tl.dot(x, y, input_precision="ieee") if exact else tl.dot(x, y)
+
+
+@triton.jit
+def _of_seen(scores, positions, at, first, last, softcap, window):
+    """Return scores to the base 2, capped; those of positions that a query does not see hide."""
+    if softcap > 0:
+        turned = tl.exp(-2 * tl.abs(scores / softcap))
+        bent = (1 - turned) / (1 + turned) * softcap
+        scores = tl.where(scores < 0, -bent, bent)
+    is_seen = (positions >= first) & (positions <= last)
+    sees = (positions[None, :] <= at[:, None]) & is_seen[None, :]
+    sees = sees & ((window == 0) | (positions[None, :] > at[:, None] - window))
+    return tl.where(sees, scores * LOG2_E, float("-inf"))
 
 
 @triton.jit
@@ -25,6 +68,8 @@ def _chunk(
     chunk,
     keys,
     values,
+    key_exponents,
+    value_exponents,
     table,
     block_stride,
     cell_stride,
@@ -37,8 +82,10 @@ def _chunk(
     num_keys: tl.constexpr,
     block_dim: tl.constexpr,
     exact: tl.constexpr,  # products of float32, not of its first bits
+    is_short: tl.constexpr,  # keys and values have eight bits
 ):
     """Return the largest score, the sum of weights and the weighted values of one chunk."""
+    shift: tl.constexpr = SHIFT if keys.dtype.element_ty == tl.uint8 else 0
     d = tl.arange(0, block_dim)
     of_head = d < dim
     m = tl.full((q.shape[0],), float("-inf"), tl.float32)
@@ -46,6 +93,9 @@ def _chunk(
     sums = tl.zeros((q.shape[0], block_dim), tl.float32)
     begin = tl.maximum(chunk * chunk_size, first // num_keys * num_keys)
     end = tl.minimum((chunk + 1) * chunk_size, last + 1)
+    if is_short:  # those of the next keys are loaded meanwhile too
+        of_keys, of_values = _exponents(begin, first, last, key_exponents, value_exponents,
+            table, block_stride, cell_stride // dim, block_size, num_keys)  # fmt: skip
     # No condition stands around the loads, so that the compiler loads the next keys meanwhile.
     for start in tl.range(begin, end, num_keys, num_stages=3):
         positions = start + tl.arange(0, num_keys)
@@ -55,27 +105,24 @@ def _chunk(
         offsets = cells[:, None] + d[None, :]
         loaded = is_seen[:, None] & of_head[None, :]
         k = tl.load(keys + offsets, mask=loaded, other=0.0)
-        if exact:
-            scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-        else:
-            scores = tl.dot(q, tl.trans(k)) * scale
-        if softcap > 0:
-            turned = tl.exp(-2 * tl.abs(scores / softcap))
-            bent = (1 - turned) / (1 + turned) * softcap
-            scores = tl.where(scores < 0, -bent, bent)
-        sees = (positions[None, :] <= at[:, None]) & is_seen[None, :]
-        sees = sees & ((window == 0) | (positions[None, :] > at[:, None] - window))
-        scores = tl.where(sees, scores * LOG2_E, float("-inf"))
+        if is_short:
+            k = floats_of(k, q.dtype)
+        scores = _product(q, tl.trans(k), exact) * scale
+        if is_short:  # a power of two changes no bit of a sum
+            scores *= scale_of(of_keys.to(tl.int32), shift)[None, :]
+        scores = _of_seen(scores, positions, at, first, last, softcap, window)
         higher = tl.maximum(m, tl.max(scores, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing is seen so far
         kept = tl.exp2(m - base)
         shares = tl.exp2(scores - base[:, None])
         v = tl.load(values + offsets, mask=loaded, other=0.0)
-        if exact:
-            added = tl.dot(shares, v.to(tl.float32), input_precision="ieee")
-        else:
-            added = tl.dot(shares.to(v.dtype), v)
-        sums = sums * kept[:, None] + added
+        if is_short:
+            factors = scale_of(of_values.to(tl.int32), shift)
+            v = (floats_of(v, tl.float32) * factors[:, None]).to(q.dtype)
+            of_keys, of_values = _exponents(start + num_keys, first, last, key_exponents,
+                value_exponents, table, block_stride, cell_stride // dim, block_size, num_keys,
+            )  # fmt: skip
+        sums = sums * kept[:, None] + _product(shares.to(v.dtype), v, exact)
         weights = weights * kept + tl.sum(shares, 1)
         m = higher
     return m, weights, sums
@@ -110,6 +157,8 @@ def attend_rows(
     q,
     keys,
     values,
+    key_exponents,
+    value_exponents,
     tables,
     positions,
     sinks,
@@ -131,6 +180,7 @@ def attend_rows(
     num_keys: tl.constexpr,
     block_dim: tl.constexpr,
     exact: tl.constexpr,
+    is_short: tl.constexpr,
     has_sinks: tl.constexpr,
 ):
     """Write the attention of some rows of one sequence, for the queries of one KV head."""
@@ -154,9 +204,10 @@ def attend_rows(
     for chunk in range(first // chunk_size, last // chunk_size + 1):
         part_m, part_weights, part_sums = _chunk(
             asked, at, last, first, chunk,
-            keys + kv_head * dim, values + kv_head * dim, tables + sequence * table_stride,
+            keys + kv_head * dim, values + kv_head * dim, key_exponents + kv_head,
+            value_exponents + kv_head, tables + sequence * table_stride,
             block_stride, cell_stride, block_size, scale, softcap, window, dim,
-            chunk_size, num_keys, block_dim, exact,
+            chunk_size, num_keys, block_dim, exact, is_short,
         )  # fmt: skip
         m, weights, sums = _merged(m, weights, sums, part_m, part_weights, part_sums)
     found = sums / tl.where(is_query, weights, 1.0)[:, None]
@@ -169,6 +220,8 @@ def attend_chunks(
     q,
     keys,
     values,
+    key_exponents,
+    value_exponents,
     tables,
     positions,
     work,  # [1 + chunks, 3]: how many there are; of each its sequence, its row and its number
@@ -190,6 +243,7 @@ def attend_chunks(
     num_keys: tl.constexpr,
     block_dim: tl.constexpr,
     exact: tl.constexpr,
+    is_short: tl.constexpr,
 ):
     """Write chunks of the attention of rows that are alone in their sequences' step.
 
@@ -213,9 +267,10 @@ def attend_chunks(
         first = tl.where(window == 0, 0, tl.maximum(last - window + 1, 0))
         m, weights, sums = _chunk(
             asked, at, last, first, chunk,
-            keys + kv_head * dim, values + kv_head * dim, tables + sequence * table_stride,
+            keys + kv_head * dim, values + kv_head * dim, key_exponents + kv_head,
+            value_exponents + kv_head, tables + sequence * table_stride,
             block_stride, cell_stride, block_size, scale, softcap, window, dim,
-            chunk_size, num_keys, block_dim, exact,
+            chunk_size, num_keys, block_dim, exact, is_short,
         )  # fmt: skip
         place = (tl.cast(item, tl.int64) * kv_heads + kv_head) * per_kv + r
         tl.store(part_m + place, m, mask=is_query)

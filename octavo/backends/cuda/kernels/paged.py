@@ -22,8 +22,10 @@ from octavo.backends.cuda.kernels.attention import (
     attend_rows,
     merge_chunks,
 )
-from octavo.backends.cuda.kernels.place import place
+from octavo.backends.cuda.kernels.eight_bits import as_card_reads
+from octavo.backends.cuda.kernels.place import all_of, place
 from octavo.backends.step import HostBatch
+from octavo.backends.torch.attention import LayerCells
 from octavo.program.listing import Attend
 
 _LEAST_SIDE = 16  # of a tile that tensor cores multiply
@@ -194,11 +196,10 @@ def attend(
     )
     sinks = paged.positions if layer.sinks is None else layer.sinks
     has_sinks = layer.sinks is not None
-    block_dim = max(_LEAST_SIDE, triton.next_power_of_2(layer.head_dim))
-    num_keys = max(_LEAST_SIDE, min(KEYS, _TILE_BYTES // (block_dim * q.element_size())))
-    sizes = {"per_kv": per_kv, "block_dim": block_dim}
-    tiles = {**sizes, "chunk_size": CHUNK, "num_keys": num_keys, "exact": q.dtype == torch.float32}
-    read = (q, cells.keys, cells.values, table, paged.positions)
+    tiles = _tiles(q, layer, cells)
+    sizes = {"per_kv": per_kv, "block_dim": tiles["block_dim"]}
+    kept = (as_card_reads(each, paged.home) for each in all_of(cells)[:2])
+    read = (q, *kept, *all_of(cells)[2:], table, paged.positions)
     if work.prompts is not None:
         paged.home.launch(
             attend_rows,
@@ -235,6 +236,19 @@ def attend(
             **sizes,
         )
     return out
+
+
+def _tiles(q: Tensor, layer: Attend, cells: LayerCells) -> dict[str, object]:
+    """Return the sizes and forms of tiles, which are constants of both kernels over keys."""
+    block_dim = max(_LEAST_SIDE, triton.next_power_of_2(layer.head_dim))
+    return {
+        "per_kv": layer.heads // layer.kv_heads,
+        "block_dim": block_dim,
+        "chunk_size": CHUNK,
+        "num_keys": max(_LEAST_SIDE, min(KEYS, _TILE_BYTES // (block_dim * q.element_size()))),
+        "exact": q.dtype == torch.float32,
+        "is_short": cells.key_exponents is not None,
+    }
 
 
 def _parts(count: int, dim: int, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:

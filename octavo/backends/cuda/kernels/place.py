@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from octavo.backends.cuda.accelerator import Accelerator
+from octavo.backends.cuda.kernels.eight_bits import codes_of, exponent_of, inverse_of
 from octavo.backends.torch.attention import LayerCells
 from octavo.program.listing import Attend, Norm
 
@@ -64,6 +65,14 @@ def _turned(
 
 
 @triton.jit
+def _keep_short(vector, codes, exponent, is_kept, has_cell):
+    """Write a vector in eight bits, and the exponent of its scale."""
+    found = exponent_of(vector)
+    tl.store(exponent, found.to(tl.uint8), mask=has_cell)
+    tl.store(codes, codes_of(vector * inverse_of(found)), mask=is_kept)
+
+
+@triton.jit
 def place_heads(
     q,
     k,
@@ -76,6 +85,8 @@ def place_heads(
     insides,  # its place in the block
     keys,
     values,
+    key_exponents,  # where cells have eight bits
+    value_exponents,
     out,  # the queries
     q_stride,
     k_stride,
@@ -92,6 +103,7 @@ def place_heads(
     has_norm: tl.constexpr,
     has_rope: tl.constexpr,
     is_interleaved: tl.constexpr,
+    is_short: tl.constexpr,  # cells have eight bits
 ):
     """Write one head of one row: a query's to `out`, that of a key or a value to its cell."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -100,6 +112,8 @@ def place_heads(
     angles = row * (turning // 2)
     block = tl.load(blocks + row)
     cell = block * block_stride + tl.load(insides + row) * cell_stride
+    # Cells and exponents lie alike, but that a vector has one exponent.
+    exponents = block * block_stride + tl.load(insides + row) * (cell_stride // dim)
     is_kept = inside & (block >= 0)
     if head < heads:
         query = _turned(
@@ -113,11 +127,21 @@ def place_heads(
             k + row * k_stride + kv_head * dim, k_weight, cos + angles, sin + angles, at, dim,
             turning, eps, offset, has_norm, has_rope, is_interleaved,
         )  # fmt: skip
-        tl.store(keys + cell + kv_head * dim + at, key.to(keys.dtype.element_ty), mask=is_kept)
+        if is_short:
+            key = tl.where(inside, key.to(k.dtype.element_ty).to(tl.float32), 0.0)
+            exponent = key_exponents + exponents + kv_head
+            _keep_short(key, keys + cell + kv_head * dim + at, exponent, is_kept, block >= 0)
+        else:
+            tl.store(keys + cell + kv_head * dim + at, key.to(keys.dtype.element_ty), mask=is_kept)
     else:
         own = head - heads - kv_heads
         value = tl.load(v + row * v_stride + own * dim + at, mask=inside, other=0.0)
-        tl.store(values + cell + own * dim + at, value.to(values.dtype.element_ty), mask=is_kept)
+        if is_short:
+            value, exponent = value.to(tl.float32), value_exponents + exponents + own
+            _keep_short(value, values + cell + own * dim + at, exponent, is_kept, block >= 0)
+        else:
+            kept = value.to(values.dtype.element_ty)
+            tl.store(values + cell + own * dim + at, kept, mask=is_kept)
 
 
 def place(
@@ -142,7 +166,7 @@ def place(
     home.launch(
         place_heads,
         (len(q), layer.heads + 2 * layer.kv_heads),
-        (q, k, v, q_weight, k_weight, cos, sin, *where, cells.keys, cells.values, out),
+        (q, k, v, q_weight, k_weight, cos, sin, *where, *all_of(cells), out),
         (
             *(q.stride(0), k.stride(0), v.stride(0), cells.keys.stride(0), cells.keys.stride(1)),
             *(layer.head_dim, 0 if rope is None else rope.num_dimensions),
@@ -154,9 +178,23 @@ def place(
         has_norm=norm is not None,
         has_rope=rope is not None,
         is_interleaved=rope is not None and rope.interleaved,
+        is_short=cells.key_exponents is not None,
         num_warps=1,
     )
     return out
+
+
+def all_of(cells: LayerCells) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the cells of keys and values, and their exponents, or what stands in their place."""
+    keys, values, key_exponents, value_exponents = (
+        cells.keys,
+        cells.values,
+        cells.key_exponents,
+        cells.value_exponents,
+    )
+    if key_exponents is None or value_exponents is None:
+        return keys, values, keys, values
+    return keys, values, key_exponents, value_exponents
 
 
 def is_placed(layer: Attend) -> bool:

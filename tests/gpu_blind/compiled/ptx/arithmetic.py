@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tests.gpu_blind.compiled.ptx.parse import Instruction, UnknownError
 from tests.gpu_blind.compiled.ptx.values import SHORT, TYPES, Mask, Registers, Values
 
+_E4M3 = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
 _WIDER = {"s16": "s32", "u16": "u32", "s32": "s64", "u32": "u64"}
 
 
@@ -124,9 +126,15 @@ def _sum_of_product(i: Instruction, registers: Registers) -> Values:
 def _converted(i: Instruction, registers: Registers) -> Values:
     target, source = i.parts[-2:]
     values = i.operands[1:]
+    if source == "e4m3x2":  # two bytes become two halves
+        both = registers.value(values[0], "b16")
+        halves = [_E4M3[each & 0xFF] for each in (both, both >> 8)]
+        return joined(target, halves)
     if target in ("bf16x2", "f16x2"):  # the first operand becomes the high half
         high, low = (registers.value(each, source) for each in values)
         return joined(target, [low, high])
+    if target in SHORT and source in SHORT:
+        return SHORT[target].bits(SHORT[source].wide(registers.value(values[0], "b16")))
     if target in SHORT:
         return SHORT[target].bits(registers.value(values[0], source))
     if source in SHORT:
@@ -206,6 +214,20 @@ def _tested(i: Instruction, registers: Registers) -> Values:
     return result
 
 
+def _permuted(i: Instruction, registers: Registers) -> Values:
+    """Return four bytes of two registers, each named by four bits."""
+    low, high, chosen = (registers.value(each, "b32") for each in i.operands[1:4])
+    both = low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))
+    result = np.zeros_like(low)
+    for place in range(4):
+        number = (chosen >> (4 * place)) & 15
+        byte = (both >> (8 * (number & 7)).astype(np.uint64)) & np.uint64(0xFF)
+        sign = np.where(byte & np.uint64(0x80), 0xFF, 0).astype(np.uint64)
+        found = np.where(number & 8, sign, byte).astype(np.uint32)
+        result |= found << (8 * place)
+    return result
+
+
 _SPECIAL: dict[str, Callable[[Instruction, Registers], Values]] = {
     "mul": _product,
     "mad": _sum_of_product,
@@ -214,6 +236,7 @@ _SPECIAL: dict[str, Callable[[Instruction, Registers], Values]] = {
     "shl": _shifted,
     "shr": _shifted,
     "bfe": _extracted,
+    "prmt": _permuted,
     "copysign": _copied_sign,
     "testp": _tested,
 }

@@ -36,6 +36,7 @@ class Program(NamedTuple):
 _PARAMETER = re.compile(r"\.param \.(\w+)(?: \.ptr[^,\n]*?)? (\w+_param_\d+)")
 _LABEL = re.compile(r"^(\$?[\w$]+):$")
 _STATEMENT = re.compile(r"^(?:@(!?)(%p\d+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
+_DECLARED = re.compile(r"^\.reg \.(\w+) (\w+)(?:<(\d+)>)?;$")
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
 
 
@@ -44,14 +45,29 @@ def parse(ptx: str) -> Program:
     body = re.sub(r"//.*", "", ptx[ptx.index("{", ptx.index(".reqntid")) :])
     instructions: list[Instruction] = []
     labels: dict[str, int] = {}
+    local: dict[str, str] = {}  # the registers of a scope, as those of the kernel are named
     for line in body.splitlines():
         stripped = line.strip()
+        if stripped in ("{", "}"):
+            local = {}
+        elif (found := _DECLARED.match(stripped)) is not None:
+            local |= _names(*found.groups())
+        for name in local:
+            stripped = re.sub(rf"(?<![%\w.]){name}(?!\w)", local[name], stripped)
         label = _LABEL.match(stripped)
         if label is not None:
             labels[label[1]] = len(instructions)
             continue
         instructions.extend(map(_instruction, _statements(stripped)))
     return Program(tuple(instructions), labels, tuple(_PARAMETER.findall(ptx)))
+
+
+def _names(kind: str, name: str, count: str | None) -> dict[str, str]:
+    """Return names from which the types of a scope's registers are seen."""
+    size = int(re.sub(r"\D", "", kind))
+    head = {16: "%rs", 64: "%rd"}.get(size, "%r")
+    names = [name] if count is None else [f"{name}{number}" for number in range(int(count))]
+    return {each: f"{head}_{each}" for each in names}
 
 
 def _statements(line: str) -> list[str]:

@@ -136,7 +136,7 @@ def _constant(text: str, wanted: Any) -> Any:
         if found[1] in "fF":
             return np.uint32(bits).view(np.float32)
         return np.uint64(bits).view(np.float64)
-    number = int(text, 0)
+    number = int(text.removesuffix("U"), 0)
     if wanted in (np.bool_, np.float32, np.float64):
         return wanted(number)
     size = np.dtype(wanted).itemsize

@@ -1,0 +1,133 @@
+"""Products of rows and weights that both are of eight bits, by the card's own instructions.
+
+They are chosen for a shape when a matrix of it is loaded, by one product: it must be computed at
+all, have the values of the meaning, and give a row the same bits at every place of a tile. Where it
+does not, weights become floats for each product, which is the meaning (torch/weights.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from octavo.backends.cuda.accelerator import Accelerator
+from octavo.backends.torch import eight_bits, ops
+from octavo.backends.torch.weights import TorchExperts, TorchMatrix
+
+# What rounds rows: to codes, and their scales [rows, 1].
+Rounding = Callable[[Tensor, float | None], tuple[Tensor, Tensor]]
+_UNIT = 16  # outputs and inputs are multiples of it, as the instructions need
+# Of the largest result: both sides are rounded to bfloat16, and a card may add up in fewer bits
+# than float32 has.
+_TOLERANCE = 2**-6
+_COMPARED = 256  # outputs whose products are compared with the meaning's
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ScaledMatrix(TorchMatrix):
+    """A matrix whose products a card computes of codes; each row and each output has a scale."""
+
+    rounding: Rounding = eight_bits.rounded
+    whole_scale: Tensor | None = None  # of all outputs, where rows have one scale for all too
+
+    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        missing = -len(x) % ops.tile_rows(x.device)
+        padded = functional.pad(x, (0, 0, 0, missing)) if missing else x
+        codes, scales = self.rounding(padded, _scale_in(self.kind))
+        y = x.new_empty(len(padded), self.outputs)
+        tile = ops.tile_rows(x.device)
+        assert self.scales is not None
+        of_outputs = self.scales.t() if self.whole_scale is None else self.whole_scale
+        for start in range(0, len(padded), tile):
+            rows = slice(start, start + tile)
+            of_rows = scales[rows] if self.whole_scale is None else scales[:1]
+            torch._scaled_mm(
+                *(codes[rows], self.values.t(), of_rows, of_outputs),
+                out_dtype=x.dtype,
+                out=y[rows],
+            )
+        y = y[: len(x)]
+        return y if bias is None else y + bias
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ScaledExperts(TorchExperts):
+    """Matrices whose products a card computes of codes."""
+
+    rounding: Rounding = eight_bits.rounded
+
+    def matrix(self, number: int) -> TorchMatrix:
+        assert self.scales is not None
+        return ScaledMatrix(
+            self.values[number],
+            kind=self.kind,
+            scales=self.scales[number],
+            rounding=self.rounding,
+        )
+
+
+def scaled_matrix(made: TorchMatrix, rounding: Rounding) -> ScaledMatrix:
+    """Return a matrix with the products of a card; it waits for the card."""
+    assert made.scales is not None
+    whole = None
+    if _scale_in(made.kind) is not None and bool((made.scales == made.scales[:1]).all()):
+        whole = made.scales[:1]
+    return ScaledMatrix(made.values, made.gated, made.kind, made.scales, rounding, whole)
+
+
+def product_refusal(
+    outputs: int, inputs: int, dtype: torch.dtype, home: Accelerator, *, is_static: bool
+) -> str:
+    """Return why a card does not compute products of a shape; empty if it does.
+
+    Where rows have one scale for all, there are products by one scale of each side too.
+    """
+    if not home.multiplies_eight_bits:
+        return "the card has no products of FP8, as those before sm_89"
+    if dtype != torch.bfloat16:
+        return "products of FP8 are made in bfloat16"
+    if outputs % _UNIT or inputs % _UNIT:
+        return f"products of FP8 have multiples of {_UNIT} outputs and inputs"
+    try:
+        forms = (False, True) if is_static else (False,)
+        found = [_fault(outputs, inputs, home, is_whole=each) for each in forms]
+    except RuntimeError as error:
+        return f"the card refuses them: {error}"
+    return next(filter(None, found), "")
+
+
+def _fault(outputs: int, inputs: int, home: Accelerator, *, is_whole: bool) -> str:
+    """Return what is wrong with a product of a tile of equal rows; empty if nothing is."""
+    generator = torch.Generator().manual_seed(0)
+    device, dtype = home.device, torch.bfloat16
+    rows = torch.randn(1, inputs, generator=generator).to(dtype).to(device)
+    rows = rows.repeat(ops.tile_rows(device), 1)
+    unlike = min(outputs, _COMPARED)
+    few = torch.randn(unlike, inputs, generator=generator).to(device).to(eight_bits.CODES)
+    few_scales = (torch.rand(unlike, 1, generator=generator) + 0.5).to(device)
+    kind, whole = "fp8", None
+    if is_whole:
+        kind, whole = f"fp8 {(2**-6).hex()}", few_scales[:1]
+        few_scales = whole.repeat(unlike, 1)
+    times = -(-outputs // unlike)
+    codes = few.view(torch.uint8).repeat(times, 1)[:outputs].contiguous().view(eight_bits.CODES)
+    scales = few_scales.repeat(times, 1)[:outputs].contiguous()
+    made = ScaledMatrix(codes, kind=kind, scales=scales, whole_scale=whole)
+    found = made.product(rows, None)
+    if not bool((found == found[:1]).all()):
+        return "the bits of a row depend on its place in a tile"
+    expected = TorchMatrix(few, kind=kind, scales=few_scales).product(rows[:1], None)
+    error = (found[:1, :unlike].float() - expected.float()).abs().max()
+    if not bool(error <= _TOLERANCE * expected.float().abs().max()):
+        return "they have other values than those of floats"
+    return ""
+
+
+def _scale_in(kind: str) -> float | None:
+    """Return the scale that a form has for all rows, if it has one."""
+    _, *numbers = kind.split()
+    return float.fromhex(numbers[0]) if numbers else None
