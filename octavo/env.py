@@ -115,6 +115,14 @@ def let_numpy_sleep() -> None:
     os.environ.setdefault(*_IDLE_THREADS)
 
 
+def stay_on_loopback() -> None:
+    """Make the library of cards (NCCL) meet within this machine, unless the user names a network.
+
+    By itself it would listen where other machines can reach it.
+    """
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+
+
 def environment_without_secrets() -> dict[str, str]:
     """Return the environment of a child that processes hostile input: what Python needs, no keys.
 

@@ -38,7 +38,7 @@ from octavo.room_for_drafts import (
     step_of_drafter,
     with_drafts,
 )
-from octavo.room_for_ranks import check_experts_of, with_ranks
+from octavo.room_for_ranks import check_experts_of, with_form, with_ranks
 from octavo.runner.kv_cache import groups_of, longest_in, num_blocks_in, readable
 from octavo.usable import choose_backend, chosen_sizes
 
@@ -91,15 +91,15 @@ def resolve(
     check_experts_of(opened, arguments)
     arguments = follow_block(follow_quantization(arguments, opened), opened)
     choice = choose_backend(arguments)
+    arguments = with_form(arguments, choice.kind)
     level = logging.WARNING if choice.is_fallback else logging.INFO  # it is slower
     log.log(level, "backend=%s: %s", choice.entry.name, choice.reason)
     footprint, sizes = choice.kind.footprint(arguments), chosen_sizes(arguments, choice.kind)
     cuts_prompts = arguments.enable_chunked_prefill and not layout.keeps_nothing
     largest_step = _largest_step(arguments, layout, sizes, spec, cuts_prompts)
     grammar_bytes = arguments.grammar_memory_bytes if bounds_grammars and spec.has_head else 0
-    block_size = sizes.block_size
-    bill = _bill(opened, layout, block_size, footprint, largest_step, grammar_bytes)
-    bill = with_ranks(bill, arguments, opened, layout, footprint, largest_step)
+    bill = _bill(opened, layout, sizes.block_size, footprint, largest_step, grammar_bytes)
+    bill = with_ranks(bill, arguments, opened, layout, footprint, largest_step, choice.kind)
     dtype = choice.kind.dtype(arguments)
     _warn_of_types(arguments, opened, dtype)
     max_len = _longest(arguments.max_model_len, spec.max_len)
@@ -116,7 +116,7 @@ def resolve(
     core = CoreConfig(
         num_blocks=num_blocks,
         max_model_len=max_len,
-        block_size=block_size,
+        block_size=sizes.block_size,
         groups=bill.groups,
         max_num_batched_tokens=budget,
         max_num_seqs=sizes.max_num_seqs,
@@ -284,7 +284,8 @@ def make_bill(arguments: EngineArguments, opened: OpenedModel, layout: KVLayout)
     largest_step = _largest_step(arguments, layout, sizes, opened.spec, cuts_prompts)
     grammar_bytes = arguments.grammar_memory_bytes if opened.spec.has_head else 0
     bill = _bill(opened, layout, sizes.block_size, footprint, largest_step, grammar_bytes)
-    bill = with_ranks(bill, arguments, opened, layout, footprint, largest_step)
+    arguments = with_form(arguments, kind)
+    bill = with_ranks(bill, arguments, opened, layout, footprint, largest_step, kind)
     return with_adapters(bill, arguments, opened, kind.memory())
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 
 from msgspec import structs
 
 from octavo.backends.base import Footprint, KVLayout, StepSize
+from octavo.backends.kind import BackendKind
 from octavo.core.config import ConfigError
 from octavo.layers import KVSpec
 from octavo.models.footprint import expert_sizes
@@ -15,6 +17,7 @@ from octavo.models.load import OpenedModel
 from octavo.observe.memory_bill import RANK_BYTES, MemoryBill
 from octavo.options.engine import EngineArguments
 from octavo.options.processes.experts import num_redundant
+from octavo.options.processes.ranks import Form
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +48,14 @@ def check_experts_of(opened: OpenedModel, arguments: EngineArguments) -> None:
         )
 
 
+def with_form(arguments: EngineArguments, kind: BackendKind) -> EngineArguments:
+    """Return the arguments with the form in which the ranks divide a model, if there are any."""
+    if arguments.tensor_parallel_size == 1 or arguments.tensor_parallel_form != "auto":
+        return arguments
+    form: Form = "sums" if kind.ranks_have_devices else "outputs"
+    return replace(arguments, tensor_parallel_form=form)
+
+
 def with_ranks(
     bill: MemoryBill,
     arguments: EngineArguments,
@@ -52,12 +63,22 @@ def with_ranks(
     layout: KVLayout,
     footprint: Footprint,
     largest_step: StepSize,
+    kind: BackendKind,
 ) -> MemoryBill:
     """Return about what a machine has of an engine: further processes, copies, and its stages.
 
-    Nodes divide weights and cache; `octavo.engine.nodes` corrects that once they are loaded.
+    Nodes divide weights and cache; `octavo.engine.nodes` corrects that once they are loaded. Where
+    ranks have devices, return what one of these has.
     """
-    nodes = arguments.nnodes
+    nodes, ranks = arguments.nnodes, arguments.tensor_parallel_size
+    if ranks > 1 and kind.ranks_have_devices:
+        times = max(_times_kept(group.spec, ranks) for group in layout.groups)
+        return structs.replace(
+            bill,
+            weights_bytes=-(-bill.weights_bytes // ranks),
+            block_bytes=math.ceil(times * bill.block_bytes / ranks),
+            step_bytes=footprint.step_bytes(_share(largest_step, ranks)),
+        )
     further = arguments.tensor_parallel_size * (arguments.pipeline_parallel_size // nodes) - 1
     rank_bytes, copies = further * RANK_BYTES, num_redundant(arguments)
     for each in (opened, opened.drafter):

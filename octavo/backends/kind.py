@@ -20,7 +20,7 @@ from octavo.options.backends import Entry
 
 if TYPE_CHECKING:
     from octavo.backends.base import Backend, Footprint
-    from octavo.distributed.context import RankPlace, StagePlace
+    from octavo.distributed.context import Place
 
 
 class Caps(Struct, frozen=True):
@@ -54,6 +54,13 @@ class ExpertCopies(Protocol):
     def step_interval(self) -> int: ...
 
 
+class Speculation(Protocol):
+    """The settings of drafts that kinds read."""
+
+    @property
+    def has_drafter(self) -> bool: ...
+
+
 class BackendSettings(Protocol):
     """The arguments of an engine that kinds read; `octavo.options.engine` describes each."""
 
@@ -83,6 +90,14 @@ class BackendSettings(Protocol):
     def packed_cache_bytes(self) -> int: ...
     @property
     def preallocate_kv_cache(self) -> bool: ...
+    @property
+    def tensor_parallel_size(self) -> int: ...
+    @property
+    def tensor_parallel_form(self) -> str: ...
+    @property
+    def enable_lora(self) -> bool: ...
+    @property
+    def speculative_config(self) -> Speculation | None: ...
     @property
     def enable_expert_parallel(self) -> bool: ...
     @property
@@ -118,6 +133,10 @@ class BackendKind(Protocol):
     def may_read(self) -> bool:
         """True if a process with this backend must still open files once it is confined."""
 
+    @property
+    def ranks_have_devices(self) -> bool:
+        """True if each rank has a device of its own; else all map one memory of the machine."""
+
     def at(self, device: str) -> BackendKind:
         """Return the kind on one device of several; one that has a single device returns itself."""
 
@@ -149,7 +168,7 @@ class BackendKind(Protocol):
         self,
         settings: BackendSettings,
         files: Iterable[WeightFile],
-        place: RankPlace | StagePlace | None = None,
+        place: Place | None = None,
     ) -> Backend:
         """Make a backend for a model whose weights are in these files, in one of its processes.
 

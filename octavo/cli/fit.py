@@ -137,7 +137,10 @@ def _memory_rows(
     ]
     stages = asked.pipeline_parallel_size // asked.nnodes  # of this machine
     further = asked.tensor_parallel_size * stages - 1
-    if further:
+    if further and not bill.rank_bytes:
+        each = "each with a device of its own: what is here is of one of these"
+        rows.append(("ranks", "", f"{further + 1}, {each}"))
+    elif further:
         name, what = ("ranks", "its part of the weights")
         if stages > 1:
             name, what = ("stages", "the weights of its layers")

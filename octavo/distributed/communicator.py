@@ -13,18 +13,19 @@ from octavo.distributed.context import ParallelContext
 
 Floats = NDArray[np.float32]
 Result = TypeVar("Result")
+Values = TypeVar("Values")  # arrays of the host, or tensors of a device
 
 
-class Communicator(Protocol):
+class Communicator(Protocol[Values]):
     """One rank's connection to the others; all ranks make the same calls in the same order."""
 
     @property
     def context(self) -> ParallelContext: ...
 
-    def all_reduce(self, values: Floats) -> Floats:
+    def all_reduce(self, values: Values) -> Values:
         """Return the sum of all ranks' arrays, added in the order of the ranks."""
 
-    def all_gather(self, values: Floats) -> Floats:
+    def all_gather(self, values: Values) -> Values:
         """Return all ranks' arrays side by side along the last axis, in the order of the ranks."""
 
 
@@ -79,7 +80,7 @@ class ThreadGroup:
 
 
 class ThreadCommunicator:
-    """One thread's side of a ThreadGroup."""
+    """One thread's side of a ThreadGroup; implements `Communicator`."""
 
     def __init__(self, group: ThreadGroup, context: ParallelContext) -> None:
         self._group = group

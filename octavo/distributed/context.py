@@ -71,3 +71,27 @@ class StagePlace(Struct, frozen=True):
     def leads(self) -> bool:
         """True for the process with the stage's connections, which is its first rank."""
         return self.ranks is None or self.ranks.rank == 0
+
+
+class DevicePlace(Struct, frozen=True):
+    """A process among those that compute one model, each on a device of its own."""
+
+    rank: int
+    ranks: int
+    meeting: int  # the descriptor of a file without a name, through which the devices find another
+    # The connections over which the first rank posts steps: one to each other; theirs, to it.
+    links: tuple[Any, ...]
+    # What ends the other ranks once nothing refers to it any more.
+    owner: object = None
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank}"
+
+    @property
+    def context(self) -> ParallelContext:
+        """The share of the model's matrices that is cut out when they are loaded."""
+        return ParallelContext(self.rank, self.ranks)
+
+
+Place = RankPlace | StagePlace | DevicePlace

@@ -49,6 +49,7 @@ from octavo.wire.facts import EngineFacts
 
 if TYPE_CHECKING:
     from octavo.engine.adapter_loader import AdapterLoader
+    from octavo.engine.ranks.devices import DeviceGroup
     from octavo.engine.ranks.group import ProcessGroup, RankGroup
     from octavo.engine.stages.group import StageGroup
 
@@ -221,7 +222,7 @@ def _make_backend(
 ) -> tuple[Backend, ProcessGroup | None]:
     """Make the backend, and start its other processes if there are any, which load their share."""
     arguments, files = config.arguments, weight_files(opened)
-    group: RankGroup | StageGroup
+    group: RankGroup | StageGroup | DeviceGroup
     if arguments.nnodes > 1:
         from octavo.engine.nodes.group import NodeGroup, setting_of
 
@@ -231,6 +232,10 @@ def _make_backend(
 
         stages = arguments.pipeline_parallel_size
         group = StageGroup(stages, arguments.tensor_parallel_size)
+    elif arguments.tensor_parallel_size > 1 and config.kind.ranks_have_devices:
+        from octavo.engine.ranks.devices import DeviceGroup
+
+        group = DeviceGroup(arguments.tensor_parallel_size)
     elif arguments.tensor_parallel_size > 1:
         from octavo.engine.ranks.group import RankGroup
 
@@ -266,9 +271,10 @@ def _bind(
         bind(opened.model, backend, opened.weights, ALONE if group is None else group.context)
         _check_inputs(opened.model)
     except ShardError as error:
-        raise ConfigError(
-            f"tensor_parallel_form=sums: {error}; or leave it out, for ranks divide all models"
-        ) from error
+        asked, advice = "tensor_parallel_form=sums", "leave it out, for ranks divide all models"
+        if config.kind.ranks_have_devices:
+            asked, advice = f"tensor_parallel_size={config.arguments.tensor_parallel_size}", ""
+        raise ConfigError(f"{asked}: {error}{advice and '; or ' + advice}") from error
     parts.begin("record the model's program")
     try:
         record_programs(opened, layout, backend, config.core.block_size, settings)

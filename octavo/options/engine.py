@@ -171,7 +171,7 @@ class EngineArguments:
     link_host: str = machines.link_host_option()
     link_secret_file: str | None = machines.secret_option()
     tensor_parallel_size: int = ranks_option()
-    tensor_parallel_form: Literal["outputs", "sums"] = form_option()
+    tensor_parallel_form: Literal["auto", "outputs", "sums"] = form_option()
     enable_expert_parallel: bool = experts.whole_experts_option()
     enable_eplb: bool = experts.balance_option()
     eplb_config: experts.EPLBConfig | None = option(None, experts.COPIES, "JSON")

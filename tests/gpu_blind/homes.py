@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from octavo.backends.cuda.accelerator import Fetching, Graph, Kernel
+from octavo.backends.cuda.exchange import Exchange
 from octavo.backends.torch.device import HostDevice
+from octavo.distributed.context import ParallelContext
 from octavo.observe.machine import Memory
 
 _Made = TypeVar("_Made")
@@ -55,6 +57,9 @@ class Home(HostDevice):
         raise NotImplementedError
 
     def capture(self, run: Callable[[], _Made], beside: Graph | None = None) -> tuple[Graph, _Made]:
+        raise NotImplementedError
+
+    def join(self, meeting: str, context: ParallelContext) -> Exchange:
         raise NotImplementedError
 
     def working(self) -> AbstractContextManager[None]:

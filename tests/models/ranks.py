@@ -25,7 +25,7 @@ NUM_BLOCKS, BLOCK_SIZE = 64, 4
 class CountingBackend(TorchBackend):
     """A reference backend that counts the bytes of the stored rows that it is given, by type."""
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Communicator[Any]) -> None:
         super().__init__(communicator=communicator)
         self.stored: dict[str, int] = {}
 

@@ -15,7 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from octavo.backends.cuda.exchange import Exchange
 from octavo.backends.torch.device import Array, TensorDevice
+from octavo.distributed.context import ParallelContext
 from octavo.observe.machine import Memory
 
 _ALIGNMENT = 64  # bytes: where each array begins in a buffer that many share
@@ -71,6 +73,12 @@ class Accelerator(TensorDevice, Protocol):
         It uploads nothing and waits for nothing. What it makes has a value only after a replay. Its
         memory is that of the graph `beside` it, if there is one, and lasts as long as one of these
         graphs; a replay of one of them overwrites what the others have made.
+        """
+
+    def join(self, meeting: str, context: ParallelContext) -> Exchange:
+        """Connect this device with those of the other ranks, once all of them have come.
+
+        They find each other through a file, `meeting`, which is empty at first and stays open.
         """
 
 

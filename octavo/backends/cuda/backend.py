@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from octavo.backends.adapter_weights import AdapterWeights
-from octavo.backends.base import StepSize
+from octavo.backends.base import KVLayout, KVPages, StepSize
 from octavo.backends.cuda.accelerator import Accelerator
 from octavo.backends.cuda.batch import DeviceBatch
+from octavo.backends.cuda.exchange import DeviceCommunicator
 from octavo.backends.cuda.footprint import draw_bytes
 from octavo.backends.cuda.graph_batch import GraphBatch, refusal
 from octavo.backends.cuda.graphs import DecodeGraphs
@@ -66,10 +67,12 @@ class CudaBackend(TorchBackend):
         *,
         has_kernels: bool = False,
         captures: bool = False,
+        communicator: DeviceCommunicator | None = None,
         activations: str = "dtype",
         has_short_kv: bool = False,
     ) -> None:
-        super().__init__(dtype, activations=activations, has_short_kv=has_short_kv)
+        super().__init__(dtype, communicator, activations=activations, has_short_kv=has_short_kv)
+        self._others = communicator
         self._captures = captures
         self._size: StepSize | None = None  # of the largest step, for which graphs have room
         self._graphs: DecodeGraphs | None = None
@@ -166,7 +169,7 @@ class CudaBackend(TorchBackend):
         """Measure the largest forward pass by running it, and add what the draws take."""
         assert self._layout is not None, "prepare must be called first"
         self._size = None
-        self.make_cache(1)
+        self._new_cache(1)
         batch = largest_batch(size, self._block_size, len(self._layout.windows))
         measured = self._thread.submit(self._growth, batch).result()
         if self._has_kernels:
@@ -201,6 +204,7 @@ class CudaBackend(TorchBackend):
         self._graphs = DecodeGraphs(
             *(self._accelerator, interpreter, buffers, self._sampler, self._size),
             self._graph_batches,
+            self._others,
         )
         try:
             self._thread.submit(self._graphs.capture_largest).result()
@@ -247,12 +251,13 @@ class CudaBackend(TorchBackend):
         return self._accelerator.peak_bytes() - before
 
     def make_cache(self, num_blocks: int) -> None:
-        layout = self._layout
-        assert layout is not None, "prepare must be called first"
+        self._new_cache(num_blocks)
+
+    def _new_cache(self, num_blocks: int) -> None:
+        layout, pages = self._cache_layout()
         # Two caches might not fit, and graphs keep theirs.
         self._buffers = self._graphs = self._steady = None
         home, size, is_short = self._accelerator, self._block_size, self._has_short_kv
-        pages = kv_pages(layout, size, self._dtype_name, has_short_kv=is_short)
         with home.working():
             num_bytes = num_blocks * pages.page_bytes
             pool = torch.zeros(num_bytes, dtype=torch.uint8, device=home.device)
@@ -261,6 +266,12 @@ class CudaBackend(TorchBackend):
             )
         if self._size is not None:
             self._begin_graphs()
+
+    def _cache_layout(self) -> tuple[KVLayout, KVPages]:
+        """Return what the cache of this process keeps, and the pages that hold it."""
+        assert self._layout is not None, "prepare must be called first"
+        size, dtype, is_short = self._block_size, self._dtype_name, self._has_short_kv
+        return self._layout, kv_pages(self._layout, size, dtype, has_short_kv=is_short)
 
     @property
     def num_threads(self) -> int:

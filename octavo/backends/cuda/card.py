@@ -7,13 +7,37 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from octavo.backends.cuda.accelerator import Copies, Graph, Kernel
 from octavo.backends.select import NoBackendError
+from octavo.distributed.context import ParallelContext
+from octavo.env import stay_on_loopback
 from octavo.observe.machine import Memory
 
 _Made = TypeVar("_Made")
+
+
+class NcclExchange:
+    """One card among several; implements `octavo.backends.cuda.exchange.Exchange`."""
+
+    def __init__(self, meeting: str, context: ParallelContext) -> None:
+        stay_on_loopback()
+        library: Any = distributed
+        make = library.ProcessGroupNCCL  # which builds for the CPU have not
+        store = library.FileStore(meeting, context.ranks)
+        self._ranks = context.ranks
+        self._group = make(store, context.rank, context.ranks, make.Options())
+
+    def gather(self, values: Tensor) -> Tensor:
+        made = values.new_empty(self._ranks, *values.shape)
+        if values.numel():
+            # What follows in this queue of work waits for it; the host does not.
+            self._group._allgather_base(made.view(-1), values.contiguous().view(-1)).wait()
+        return made
+
+    def end(self) -> None:
+        self._group.abort()
 
 
 class CudaAccelerator(Copies):
@@ -119,6 +143,10 @@ class CudaAccelerator(Copies):
         with torch.cuda.stream(stream):
             run()
         usual.wait_stream(stream)
+
+    def join(self, meeting: str, context: ParallelContext) -> NcclExchange:
+        with self.working():
+            return NcclExchange(meeting, context)
 
     def _pin(self, num_bytes: int) -> Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)

@@ -24,6 +24,7 @@ from octavo.backends.torch.interpreter import Interpreter, Outputs
 from octavo.backends.torch.ops import tile_rows
 
 if TYPE_CHECKING:
+    from octavo.backends.cuda.exchange import DeviceCommunicator
     from octavo.backends.cuda.sampler import DeviceSampler
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,9 @@ class DecodeGraphs:
         sampler: DeviceSampler,
         size: StepSize,
         batches: type[GraphBatch],
+        communicator: DeviceCommunicator | None = None,
     ) -> None:
+        self._communicator = communicator  # if several ranks share the model
         self._home, self._interpreter, self._buffers = home, interpreter, buffers
         self._sampler, self._batches = sampler, batches
         self._unit = tile_rows(home.device)
@@ -176,6 +179,8 @@ class DecodeGraphs:
         logits = self.logits[:rows]
         logits.copy_(outputs.logits)
         drawn = self._sampler.best_of_rows(logits, few.temperatures, few.keys)
+        if self._communicator is not None:  # the first rank alone has temperatures and keys
+            drawn = self._communicator.of_first(drawn)
         self.tokens[:rows].copy_(drawn)
 
 

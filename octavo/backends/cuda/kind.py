@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from octavo.backends.kind import BackendSettings, Caps, Sizes, WeightFile
 from octavo.backends.torch.kv_types import check_kv_dtype, is_short_kv
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from octavo.backends.cuda.accelerator import Accelerator
     from octavo.backends.cuda.backend import CudaBackend
     from octavo.backends.cuda.footprint import CudaFootprint
-    from octavo.distributed.context import RankPlace, StagePlace
+    from octavo.distributed.context import Place
 
 _CARDS = Path("/proc/driver/nvidia/gpus")  # a directory for each, where there is a driver
 _DRIVERS = Path("/dev/nvidiactl"), Path("/dev/dxg")
@@ -30,7 +30,13 @@ UNTRIED = "experimental: not yet run on a GPU"
 class CudaKind:
     """The kind of `CudaBackend` on one device; implements `octavo.backends.kind.BackendKind`."""
 
-    options = ("cuda_kernels", "kv_cache_dtype", "fp8_activations")
+    options = (
+        "cuda_kernels",
+        "kv_cache_dtype",
+        "fp8_activations",
+        "tensor_parallel_size",
+        "tensor_parallel_form",
+    )
     instead: Mapping[str, str] = {
         "num_threads": "leave it out: the card computes",
         "cpu_weights": "leave it out, as quantization: the card has the weights as the files do, "
@@ -39,6 +45,7 @@ class CudaKind:
     }
     sizes = Sizes(block_size=16, max_num_seqs=128, max_num_batched_tokens=2048, branches=0)
     may_read = True  # modules and kernels, when torch uses them first
+    ranks_have_devices = True
 
     def __init__(self, device: str = "cuda") -> None:
         self._device = device
@@ -59,8 +66,7 @@ class CudaKind:
             if _FAKE_MAKER not in maker.read_text():
                 return Caps(f"PyTorch {_torch_version()} makes no fake devices", "install 2.13")
             return Caps()
-        # Without that directory, as under WSL2, the card is looked for when it is opened.
-        number = len(list(_CARDS.iterdir())) if _CARDS.is_dir() else None
+        number = _num_cards()
         if not number and not any(each.exists() for each in _DRIVERS):
             return Caps("no NVIDIA card is found", "install its driver, or leave device='cuda' out")
         if "cuda: Optional[str] = None" in Path(spec.origin).with_name("version.py").read_text():
@@ -80,6 +86,8 @@ class CudaKind:
 
     def check(self, settings: BackendSettings, *, is_first: bool) -> None:
         check_kv_dtype(settings.kv_cache_dtype, "cuda")
+        if settings.tensor_parallel_size > 1:
+            self._check_ranks(settings)
         if settings.cuda_kernels == "torch":
             return
         if find_spec("triton") is None:
@@ -92,6 +100,39 @@ class CudaKind:
                 "cuda_kernels='triton' on the fake device needs Triton's interpreter: set "
                 "TRITON_INTERPRET=1"
             )
+
+    def _check_ranks(self, settings: BackendSettings) -> None:
+        """Refuse what ranks on devices of their own do not compute."""
+        ranks, speculation = settings.tensor_parallel_size, settings.speculative_config
+        asked = f"tensor_parallel_size={ranks} with device={self._device!r}"
+        number = None if self._device == _FAKE else _num_cards()
+        if number is not None and self._index + ranks > number:
+            raise ValueError(
+                f"{asked} needs the cards {self._index} to {self._index + ranks - 1}, and there "
+                f"are {number}, whose numbers begin at 0: lower tensor_parallel_size"
+            )
+        unfit = {
+            "tensor_parallel_form='outputs'": (
+                settings.tensor_parallel_form == "outputs",
+                "what is divided by outputs alone lies in memory that all ranks share",
+            ),
+            "enable_lora": (settings.enable_lora, "adapters are not divided among cards yet"),
+            f"kv_cache_dtype={settings.kv_cache_dtype!r}": (
+                is_short_kv(settings.kv_cache_dtype),
+                "a cache of eight bits is not divided among cards yet",
+            ),
+            f"fp8_activations={settings.fp8_activations!r}": (
+                settings.fp8_activations in ("dynamic", "static"),
+                "each rank would round its part of a row by a scale of its own",
+            ),
+            "speculative_config": (
+                speculation is not None and speculation.has_drafter,
+                "a model that drafts is not divided among cards yet; ngram and suffix work",
+            ),
+        }
+        for name, (is_asked, why) in unfit.items():
+            if is_asked:
+                raise ValueError(f"{name} and {asked}: {why}; leave one of them out")
 
     def dtype(self, settings: BackendSettings) -> str:
         return "bfloat16" if settings.dtype == "auto" else settings.dtype
@@ -122,21 +163,47 @@ class CudaKind:
         self,
         settings: BackendSettings,
         files: Iterable[WeightFile],
-        place: RankPlace | StagePlace | None = None,
+        place: Place | None = None,
     ) -> CudaBackend:
         from octavo.backends.cuda.backend import CudaBackend
 
-        assert place is None, "it has no ranks"
+        dtype, options = self.dtype(settings), _options(settings)
+        if place is None:
+            return CudaBackend(self._accelerator, dtype, **options)
+        from octavo.backends.cuda.ranks import FollowingBackend, LeadingBackend
+        from octavo.distributed.context import DevicePlace
 
-        asked = settings.fp8_activations
-        return CudaBackend(
-            self._accelerator,
-            self.dtype(settings),
-            has_kernels=settings.cuda_kernels == "triton",
-            captures=_captures(settings),
-            activations={"auto": "dynamic"}.get(asked, asked),
-            has_short_kv=is_short_kv(settings.kv_cache_dtype),
-        )
+        assert isinstance(place, DevicePlace), "its ranks have devices of their own"
+        make = LeadingBackend if place.rank == 0 else FollowingBackend
+        return make(self._of_rank(place.rank)._accelerator, dtype, place, **options)
+
+    def _of_rank(self, rank: int) -> CudaKind:
+        """Return the kind on a rank's device: they have one after the other."""
+        if rank == 0 or self._device == _FAKE:
+            return self
+        return CudaKind(f"cuda:{self._index + rank}")
+
+
+def _num_cards() -> int | None:
+    """Return how many cards the driver lists; None where it lists none, as under WSL2.
+
+    The card is then looked for when it is opened.
+    """
+    return len(list(_CARDS.iterdir())) if _CARDS.is_dir() else None
+
+
+def _options(settings: BackendSettings) -> dict[str, Any]:
+    """Return the options of the backend by name, which are those of all its ranks."""
+    has_kernels = settings.cuda_kernels == "triton"
+    activations = settings.fp8_activations
+    if activations == "auto":  # each rank would round its part of a row by a scale of its own
+        activations = "dynamic" if settings.tensor_parallel_size == 1 else "dtype"
+    return {
+        "has_kernels": has_kernels,
+        "captures": _captures(settings),
+        "activations": activations,
+        "has_short_kv": is_short_kv(settings.kv_cache_dtype),
+    }
 
 
 def _captures(settings: BackendSettings) -> bool:

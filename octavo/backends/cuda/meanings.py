@@ -1,4 +1,7 @@
-"""The operations whose form in the reference would make the host wait for the device."""
+"""The operations whose form in the reference would make the host wait for the device.
+
+What ranks exchange stays on their devices.
+"""
 
 from __future__ import annotations
 
@@ -38,4 +41,18 @@ def mix(x: Tensor, weights: Tensor, chosen: Tensor, mixture: Mixture) -> Tensor:
     return y
 
 
-DEVICE_MEANINGS: Mapping[Op, Meaning] = {**MEANINGS, "Experts": _experts}
+def _all_reduce(run: Run, i: Instruction) -> None:
+    total = run.others.all_reduce(run[i.x])
+    run[i.out] = total if i.y is None else run[i.y] + total
+
+
+def _all_gather(run: Run, i: Instruction) -> None:
+    run[i.out] = run.others.all_gather(run[i.x])
+
+
+DEVICE_MEANINGS: Mapping[Op, Meaning] = {
+    **MEANINGS,
+    "Experts": _experts,
+    "AllReduce": _all_reduce,
+    "AllGather": _all_gather,
+}

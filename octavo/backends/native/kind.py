@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from octavo.backends.native.backend import NativeBackend
     from octavo.backends.native.footprint import NativeFootprint
     from octavo.backends.native.packing import ExpertOwners, KeptWeights
-    from octavo.distributed.context import RankPlace, StagePlace
+    from octavo.distributed.context import Place, RankPlace, StagePlace
     from octavo.options.cpu_types import CpuActivations
 
 _PACKED = (
@@ -46,6 +46,7 @@ class NativeKind:
     }
     sizes = Sizes(block_size=16, max_num_seqs=64, max_num_batched_tokens=512)
     may_read = False
+    ranks_have_devices = False
 
     def at(self, device: str) -> NativeKind:
         return self
@@ -124,11 +125,13 @@ class NativeKind:
         self,
         settings: BackendSettings,
         files: Iterable[WeightFile],
-        place: RankPlace | StagePlace | None = None,
+        place: Place | None = None,
     ) -> NativeBackend:
         from octavo.backends.native.backend import NativeOptions
         from octavo.backends.native.packed_cache.place import packed_cache
+        from octavo.distributed.context import DevicePlace
 
+        assert not isinstance(place, DevicePlace), "its ranks have one memory"
         footprint, owners = self.footprint(settings), _owners(settings, place)
         make, is_first = _class_at(place)
         return make(

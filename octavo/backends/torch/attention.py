@@ -431,7 +431,7 @@ def buffers_in(
     *,
     has_short_kv: bool = False,
 ) -> Buffers:
-    """Make a cache of pages in a pool of bytes, whatever device has it."""
+    """Make a cache in a pool of bytes, whatever device has it."""
     made = Buffers(block_size, [], [], home, dtype)
     for number, (spec, num_layers, _) in enumerate(layout.groups):
         made.blocks.append(pool.view(-1, pages.block_bytes(number)))

@@ -94,7 +94,7 @@ class TorchBackend:
     def __init__(
         self,
         dtype: str = "float32",
-        communicator: Communicator | None = None,
+        communicator: Communicator[Any] | None = None,
         *,
         activations: str = "dtype",
         has_short_kv: bool = False,

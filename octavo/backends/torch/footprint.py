@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from octavo.backends.base import (
     ELEMENT_BYTES,
@@ -33,13 +34,15 @@ def kv_pages(
     layout: KVLayout, block_size: int, dtype: str, *, has_short_kv: bool = False
 ) -> KVPages:
     """Return the pages of a cache of this type."""
-
-    def size_of(spec: KVSpec) -> VectorSize:
-        if has_short_kv and is_short(spec):
-            return VectorSize(8, block_scale_bytes=1)
-        return VectorSize(8 * ELEMENT_BYTES["float32" if spec.is_exact else dtype])
-
+    size_of = partial(vector_size, dtype=dtype, has_short_kv=has_short_kv)
     return layout.pages(block_size, size_of)
+
+
+def vector_size(spec: KVSpec, dtype: str, *, has_short_kv: bool = False) -> VectorSize:
+    """Return the size of a vector that layers keep in a cache of this type."""
+    if has_short_kv and is_short(spec):
+        return VectorSize(8, block_scale_bytes=1)
+    return VectorSize(8 * ELEMENT_BYTES["float32" if spec.is_exact else dtype])
 
 
 def is_short(spec: KVSpec) -> bool:

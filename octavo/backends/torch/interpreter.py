@@ -47,7 +47,7 @@ class Interpreter:
     def __init__(
         self,
         listing: Listing,
-        communicator: Communicator | None = None,
+        communicator: Communicator[Any] | None = None,
         meanings: Mapping[Op, Meaning] | None = None,
     ) -> None:
         self._communicator = communicator

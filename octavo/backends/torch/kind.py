@@ -14,7 +14,7 @@ from octavo.observe.finding import Finding
 if TYPE_CHECKING:
     from octavo.backends.torch.backend import TorchBackend
     from octavo.backends.torch.footprint import TorchFootprint
-    from octavo.distributed.context import RankPlace, StagePlace
+    from octavo.distributed.context import Place
 
 
 class TorchKind:
@@ -26,6 +26,7 @@ class TorchKind:
     }
     sizes = Sizes(block_size=16, max_num_seqs=64, max_num_batched_tokens=512)
     may_read = True  # modules and kernels, when torch uses them first
+    ranks_have_devices = False
 
     def at(self, device: str) -> TorchKind:
         return self
@@ -57,7 +58,7 @@ class TorchKind:
         self,
         settings: BackendSettings,
         files: Iterable[WeightFile],
-        place: RankPlace | StagePlace | None = None,
+        place: Place | None = None,
     ) -> TorchBackend:
         from octavo.backends.torch.backend import TorchBackend
 

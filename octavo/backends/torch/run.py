@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ class Run:
     """One step: its batch, and the values that are still to be read."""
 
     batch: TorchBatch
-    communicator: Communicator | None = None  # if several ranks share the model
+    communicator: Communicator[Any] | None = None  # if several ranks share the model
     contents: dict[Buffer | Prepared, Tensor] = field(default_factory=dict)
     turns: dict[tuple[Rope, torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict)
     pairs: list[experts.Chosen] = field(default_factory=list)  # SortPairs writes both
@@ -44,7 +45,7 @@ class Run:
         self.contents[value.buffer] = tensor
 
     @property
-    def others(self) -> Communicator:
+    def others(self) -> Communicator[Any]:
         assert self.communicator is not None, "a listing with collectives needs a communicator"
         return self.communicator
 

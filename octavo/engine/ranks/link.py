@@ -7,15 +7,14 @@ of the other process.
 from __future__ import annotations
 
 import socket
-import struct
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Raw, Struct
 
+from octavo.distributed.frames import Frames
 from octavo.wire.message_types import pack, unpack
 
-_LENGTH = struct.Struct("<I")
 MOST_FRAME_BYTES = 16 << 20
 Message = TypeVar("Message", bound=Struct)
 
@@ -59,33 +58,18 @@ class Link:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
+        self._frames = Frames(connection, MOST_FRAME_BYTES)
 
     def send(self, message: Struct) -> None:
         """Send a message; raise OSError if the other process has ended."""
-        data = pack(message)
-        if len(data) > MOST_FRAME_BYTES:
-            raise ValueError(f"a message of {len(data)} bytes; ranks take {MOST_FRAME_BYTES}")
-        self.connection.sendall(_LENGTH.pack(len(data)) + data)
+        self._frames.send(pack(message))
 
     def receive(self, kind: type[Message]) -> Message | None:
         """Wait for the next message; return None if the other process has ended."""
-        head = self._read(_LENGTH.size)
-        data = None if head is None else self._read(_LENGTH.unpack(head)[0])
+        data = self._frames.receive()
         return None if data is None else unpack(data, kind)
 
     def wait_for_end(self) -> None:
         """Return when the other process has ended; nothing else is sent."""
-        while self._read(1) is not None:
+        while self._frames.read(1) is not None:
             pass
-
-    def _read(self, size: int) -> bytes | None:
-        data = bytearray()
-        while len(data) < size:
-            try:
-                part = self.connection.recv(size - len(data))
-            except OSError:
-                return None
-            if not part:
-                return None
-            data += part
-        return bytes(data)

@@ -18,8 +18,9 @@ import traceback
 from collections.abc import Callable
 
 from octavo.backends.adapter_weights import AdapterSettings
+from octavo.backends.base import Backend
 from octavo.confine.process import confine, die_before_parent, give_up_privileges
-from octavo.distributed.context import RankPlace, StagePlace
+from octavo.distributed.context import Place, RankPlace, StagePlace
 from octavo.engine.drafter import layout_of, open_with_drafter, record_programs, weight_files
 from octavo.engine.ranks.link import FileState, Link, Started, StartRank
 from octavo.engine.ranks.placement import Share, add_words, bind
@@ -82,13 +83,12 @@ def follow_start(
     end_with(link)
     try:
         backend = load(start, arguments, place)
+        assert isinstance(backend, NativeBackend), "no other backend has one memory for its ranks"
         answer = started(backend)
     except Exception as error:
-        link.send(Started(failure=_describe(error)))
+        link.send(Started(failure=describe(error)))
         return 3
-    missing = confine(may_read=False)
-    if missing is not None:
-        log.warning("%s is not confined: %s", place.name, missing)
+    confine_at(place, may_read=False)
     freeze()
     gc.disable()  # from now on it makes nothing that refers to itself
     link.send(answer)
@@ -99,9 +99,7 @@ def follow_start(
     return 4
 
 
-def load(
-    start: StartRank, arguments: EngineArguments, place: RankPlace | StagePlace
-) -> NativeBackend:
+def load(start: StartRank, arguments: EngineArguments, place: Place) -> Backend:
     """Return the backend with the share of the weights that belongs to a place."""
     _, opened = open_with_drafter(arguments)
     files = weight_files(opened)
@@ -109,7 +107,6 @@ def load(
     if start.files is not None and found != start.files:
         raise ValueError("the model's files have changed since the engine opened them")
     backend = choose_backend(arguments).kind.make(arguments, files, place)
-    assert isinstance(backend, NativeBackend), "no other backend has ranks"
     layout = layout_of(opened)
     bind_model(opened.model, backend, opened.weights, place.context)
     record_programs(opened, layout, backend, start.block_size, _adapter_settings(arguments, opened))
@@ -135,7 +132,15 @@ def end_with(link: Link) -> None:
     threading.Thread(target=wait, name="octavo engine's end", daemon=True).start()
 
 
-def _describe(error: Exception) -> str:
+def confine_at(place: Place, *, may_read: bool) -> None:
+    """Give up files, network and other processes, as the engine does."""
+    missing = confine(may_read=may_read)
+    if missing is not None:
+        log.warning("%s is not confined: %s", place.name, missing)
+
+
+def describe(error: Exception) -> str:
+    """Return why a rank does not start, as the engine says it."""
     if is_shortage(error):
         return describe_shortage("load its share of the weights", error)
     if not isinstance(error, ValueError | OSError):

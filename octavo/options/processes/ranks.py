@@ -22,8 +22,8 @@ def ranks_option() -> int:
     ranks: int = option(
         1,
         "processes that compute each step of an engine together, each with its share of the "
-        "weights and its threads; results have the same bits for any number of them, unless "
-        "tensor_parallel_form is sums",
+        "weights and its threads, or its card; results have the same bits for any number of them, "
+        "unless tensor_parallel_form is sums",
         "COUNT",
         most=MOST_RANKS,
         flags=("-tp",),
@@ -32,14 +32,18 @@ def ranks_option() -> int:
     return ranks
 
 
-def form_option() -> Literal["outputs", "sums"]:
+Form = Literal["auto", "outputs", "sums"]
+
+
+def form_option() -> Form:
     """Declare the form in which ranks divide the products of a layer."""
-    form: Literal["outputs", "sums"] = option(
-        "outputs",
+    form: Form = option(
+        "auto",
         "what ranks divide: outputs, the outputs of every matrix, so that results have the same "
         "bits for any number of ranks; sums, the outputs of every first product and the inputs of "
         "the second one, with a sum over the ranks behind it, so that each rank has its own part "
-        "of the KV cache, and results differ by rounding",
+        "of the KV cache, and results differ by rounding; auto, outputs on the CPU, and sums on "
+        "cards",
     )
     return form
 

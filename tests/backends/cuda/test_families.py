@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from octavo.backends.base import ForwardResult
+from octavo.backends.base import ForwardResult, KVLayout
 from octavo.backends.cuda.backend import CudaBackend
 from octavo.backends.cuda.fake.accelerator import FakeAccelerator
 from octavo.backends.step import HostBatch
@@ -44,6 +44,11 @@ def results(architecture: str, backend: TorchBackend, *, splits: bool) -> list[F
     bind(model, backend, MadeUpWeights(model))
     backend.prepare(model, layout, 4)
     backend.make_cache(64 * len(layout.windows))
+    return computed(backend, layout, splits=splits)
+
+
+def computed(backend: TorchBackend, layout: KVLayout, *, splits: bool) -> list[ForwardResult]:
+    """Compute the same with a backend that has the model, and an empty cache."""
     tables = np.arange(1, 41, dtype=np.int32).reshape(2, 20)
     of_groups = tuple(tables + 40 * group for group in range(len(layout.windows)))
     borders = [(0, 0), LENGTHS] if not splits else [(0, 0), (37, 5), LENGTHS]

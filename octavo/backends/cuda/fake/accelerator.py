@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import local
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,11 @@ from octavo.backends.cuda.fake.tensor import (
     PinnedTensor,
     run,
 )
+from octavo.distributed.context import ParallelContext
 from octavo.observe.machine import Memory
+
+if TYPE_CHECKING:
+    from octavo.backends.cuda.fake.exchange import GlooExchange
 
 TOTAL_BYTES = 4 << 30  # the memory that the fake card has
 _MOST_IN_FLIGHT = 64  # pinned buffers that are looked at until the next wait
@@ -33,7 +37,8 @@ _Made = TypeVar("_Made")
 class Note(NamedTuple):
     """A copy or a wait, and whether a step was running."""
 
-    what: str  # "upload", "pageable upload", "wait", "fetch", "launch", "capture", "replay"
+    # "upload", "pageable upload", "wait", "fetch", "launch", "exchange", "capture", "replay"
+    what: str
     detail: str
     is_in_step: bool
 
@@ -153,6 +158,20 @@ class FakeAccelerator(Copies):
         self._note("launch", name)
         with _disable_current_modes():
             kernel[grid](*given, *numbers, **constants)
+
+    def join(self, meeting: str, context: ParallelContext) -> GlooExchange:
+        from octavo.backends.cuda.fake.exchange import GlooExchange
+
+        return GlooExchange(self, meeting, context)
+
+    def exchange(self, run: Callable[[], None], made: Tensor) -> None:
+        """Run an exchange with the other devices, on what the tensors hold, or note it."""
+        if self.recording is not None:
+            self.recording.exchange(run, made)
+            return
+        self._note("exchange", f"{made.nbytes} bytes")
+        with _disable_current_modes():
+            run()
 
     # what the tensors report
 

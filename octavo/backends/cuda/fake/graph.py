@@ -56,6 +56,11 @@ class Recording:
         """Note work without a result of its own, such as a kernel's."""
         self._work.append(_Work(name, do))
 
+    def exchange(self, do: Callable[[], object], made: Tensor) -> None:
+        """Note work with other devices, whose result means nothing until the replay."""
+        _spoil([made])
+        self.note("exchange", do)
+
     def operation(self, operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Note an operation on the CPU's tensors, and return results of its shapes."""
         name = str(operation.overloadpacket)

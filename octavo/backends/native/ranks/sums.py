@@ -12,8 +12,9 @@ from octavo.backends.native import _native
 from octavo.backends.native.backend import NativeBackend
 from octavo.backends.native.ranks.messages import LeadingBackend
 from octavo.backends.native.stages.cache_groups import part_groups
+from octavo.backends.part_layout import rank_layout
 from octavo.distributed.context import RankPlace
-from octavo.layers import KVLayer, Model
+from octavo.layers import Model
 from octavo.program.listing import Listing
 from octavo.program.passes.collectives import gather_in_place, insert_collectives
 
@@ -36,7 +37,7 @@ class SummingBackend(NativeBackend):
     def _cache_groups(
         self, layout: KVLayout, block_size: int
     ) -> tuple[list[_native.CacheGroup], int]:
-        own = _own_layout(layout, self._first.model)
+        own = rank_layout(layout, self._first.model)
         return part_groups(own, layout, block_size, self._options.kv_dtype)
 
 
@@ -46,17 +47,3 @@ class LeadingSummingBackend(SummingBackend, LeadingBackend):
     def _reserve_rows(self, size: StepSize) -> int:
         assert self.ranks is not None
         return self.ranks.ranks * super()._reserve_rows(size)  # each has its own
-
-
-def _own_layout(layout: KVLayout, model: Model) -> KVLayout:
-    """Return the layout with what the layers of a rank keep, once they are narrowed to its share.
-
-    Groups and the places of layers in them are those of the whole model, since all ranks have the
-    same tables of blocks.
-    """
-    layers = [layer for _, layer in model.walk() if isinstance(layer, KVLayer)]
-    kept = {layer.place[0]: layer.kv_spec for layer in layers if layer.kv_spec.kind != "none"}
-    if not kept:  # of the running step alone, in a form that all layers share
-        kept = {0: layers[0].kv_spec}
-    groups = [group._replace(spec=kept[number]) for number, group in enumerate(layout.groups)]
-    return KVLayout(tuple(groups))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from octavo.backends.base import PAGE_UNIT, KVLayout, KVPages
+from octavo.backends.base import KVLayout, KVPages
 from octavo.backends.native import _native
 from octavo.backends.native.footprint import kv_pages, vector_size
 from octavo.backends.native.kv_formats import KvDtype
+from octavo.backends.part_layout import part_pages
 
 
 def cache_groups(
@@ -33,23 +33,8 @@ def part_groups(
 ) -> tuple[list[_native.CacheGroup], int]:
     """Return the same for a process that has its own part of each group."""
     whole = kv_pages(layout, block_size, kv_dtype)
-    page_bytes = min(whole.page_bytes, _page_bytes(own, whole, block_size, kv_dtype))
-    pages = KVPages(page_bytes, whole.blocks_per_page)
-    return _groups(own, block_size, pages), page_bytes
-
-
-def _page_bytes(own: KVLayout, whole: KVPages, block_size: int, kv_dtype: KvDtype) -> int:
-    """Return the bytes of a page that has as many blocks of each group as one of all layers.
-
-    All stages have the same tables of blocks.
-    """
-    unit = PAGE_UNIT if len(own.shapes) > 1 else 1
-    step, most = 1, 1
-    for (spec, num_layers, _), count in zip(own.groups, whole.blocks_per_page, strict=True):
-        width = vector_size(spec, kv_dtype).num_bytes(spec.dim)
-        step = math.lcm(step, count * math.lcm(unit, width))
-        most = max(most, count * num_layers * spec.block_vectors(block_size) * width)
-    return -(-most // step) * step
+    pages = part_pages(own, whole, block_size, lambda spec: vector_size(spec, kv_dtype))
+    return _groups(own, block_size, pages), pages.page_bytes
 
 
 def _groups(layout: KVLayout, block_size: int, pages: KVPages) -> list[_native.CacheGroup]:
