@@ -287,9 +287,15 @@ def pair_ways(
     """Yield each server with another model in place of its own, without and with a drafter."""
     for engine, server in servers.items():
         command = tuple(str(model) if word == old else word for word in server.command)
-        drafting = ("--model-draft", str(drafter), "--spec-draft-n-max", str(most))
-        if engine == LLAMA:  # it does not draft with a model whose file names no way
-            drafting += ("--spec-type", "draft-simple")
+        # llama-server does not draft with a model whose file names no way.
+        way = ("--spec-type", "draft-simple") if engine == LLAMA else ()
+        drafting: tuple[str, ...] = (
+            "--model-draft",
+            str(drafter),
+            "--spec-draft-n-max",
+            str(most),
+            *way,
+        )
         for drafts, more in {NONE: (), "draft model": drafting}.items():
             named = f"{server.name} {drafts}"
             yield Way(engine, drafts, replace(server, name=named, command=command + more))
