@@ -17,6 +17,7 @@ from octavo.models.load import OpenedModel
 from octavo.observe.memory_bill import RANK_BYTES, MemoryBill
 from octavo.options.engine import EngineArguments
 from octavo.options.processes.experts import num_redundant
+from octavo.options.processes.machines import processes_of_machine
 from octavo.options.processes.ranks import Form
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ def with_ranks(
     largest_step: StepSize,
     kind: BackendKind,
 ) -> MemoryBill:
-    """Return about what a machine has of an engine: further processes, copies, and its stages.
+    """Return about what a machine has of an engine: further processes, copies, and its part.
 
     Nodes divide weights and cache; `octavo.engine.nodes` corrects that once they are loaded. Where
     ranks have devices, return what one of these has.
@@ -79,7 +80,7 @@ def with_ranks(
             block_bytes=math.ceil(times * bill.block_bytes / ranks),
             step_bytes=footprint.step_bytes(_share(largest_step, ranks)),
         )
-    further = arguments.tensor_parallel_size * (arguments.pipeline_parallel_size // nodes) - 1
+    further = processes_of_machine(arguments) - 1
     rank_bytes, copies = further * RANK_BYTES, num_redundant(arguments)
     for each in (opened, opened.drafter):
         if each is not None and copies:
@@ -87,7 +88,7 @@ def with_ranks(
             rank_bytes += copies * sum(map(footprint.weight_bytes, sizes))
     times, step_bytes = 1.0, bill.step_bytes
     if arguments.tensor_parallel_form == "sums":
-        ranks = further + 1
+        ranks = arguments.tensor_parallel_size
         times = max(_times_kept(group.spec, ranks) for group in layout.groups)
         share = _share(largest_step, ranks)
         others = structs.replace(share, vocabulary=0)  # the logits are in memory that all map

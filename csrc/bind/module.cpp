@@ -39,5 +39,6 @@ NB_MODULE(_native, m) {
   octavo::bind_program(m);
   octavo::bind_peak_rates(m);
   octavo::bind_stages(m);
+  octavo::bind_nodes(m);
   octavo::bind_trials(m);
 }

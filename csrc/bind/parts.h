@@ -6,6 +6,8 @@
 
 #include <memory>
 
+#include "link/frame_link.h"
+
 namespace octavo {
 
 class PackedAdapter;
@@ -16,9 +18,13 @@ struct OwnedAdapter {
   std::shared_ptr<const PackedAdapter> adapter;
 };
 
+// The bytes of a message; throws std::runtime_error for any other frame.     stages.cpp
+nanobind::bytes message_of(const FrameLink::Frame& frame);
+
 void translate_errors();                     // errors.cpp
 void bind_adapters(nanobind::module_& m);    // adapters.cpp
 void bind_merge_table(nanobind::module_& m); // merge_table.cpp
+void bind_nodes(nanobind::module_& m);       // nodes.cpp
 void bind_step(nanobind::module_& m);        // step.cpp
 void bind_row_tensors(nanobind::module_& m); // row_tensors.cpp
 void bind_weights(nanobind::module_& m);     // weights.cpp

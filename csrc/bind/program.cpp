@@ -14,6 +14,7 @@
 
 #include "bind/parts.h"
 #include "runtime/processor.h"
+#include "nodes/further_nodes.h"
 #include "step/further_stages.h"
 
 namespace nb = nanobind;
@@ -190,6 +191,10 @@ void bind_program(nb::module_& m) {
       .def("set_stages", [](Program& self, std::vector<std::shared_ptr<FrameLink>> links) {
         self.set_stages(std::make_shared<FurtherStages>(std::move(links)));
       }, "links"_a)
+      .def("set_nodes", [](Program& self, std::vector<std::shared_ptr<FrameLink>> links,
+                           int32_t columns) {
+        self.set_nodes(std::make_shared<FurtherNodes>(std::move(links), columns));
+      }, "links"_a, "columns"_a)
       .def("add_rope", &Program::add_rope, "frequencies"_a, "interleaved"_a, "magnitude"_a)
       .def("make_adapter_slots", &Program::make_adapter_slots, "slots"_a)
       .def("set_block", [](Program& program, int32_t rows, int32_t mask) {

@@ -115,7 +115,9 @@ void bind_ranks(nb::module_& m) {
       .def("put_rows", &put_rows, "matrix"_a, "first"_a, "count"_a, "place"_a)
       .def("end", &Ranks::end, "reason"_a)
       .def_prop_ro("reason", &Ranks::reason);
-  nb::class_<Sums>(m, "Sums").def(nb::init<std::shared_ptr<Ranks>>(), "ranks"_a);
+  nb::class_<Sums>(m, "Sums");
+  nb::class_<SharedSums, Sums>(m, "SharedSums")
+      .def(nb::init<std::shared_ptr<Ranks>>(), "ranks"_a);
 }
 
 }  // namespace octavo

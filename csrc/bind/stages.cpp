@@ -17,6 +17,15 @@ using namespace nb::literals;
 
 namespace octavo {
 
+nb::bytes message_of(const FrameLink::Frame& frame) {
+  const auto* data = reinterpret_cast<const char*>(frame.content.data());
+  if (frame.kind == FrameLink::Kind::Failure)
+    throw std::runtime_error(std::string(data, frame.content.size()));
+  if (frame.kind != FrameLink::Kind::Message)
+    throw std::runtime_error("a frame of a step came where a message should come");
+  return nb::bytes(data, frame.content.size());
+}
+
 namespace {
 
 void make_sealed(FrameLink* made, int descriptor, const nb::bytes& sending,
@@ -35,15 +44,6 @@ void send_message(FrameLink& link, const nb::bytes& message) {
 void fail(FrameLink& link, const std::string& why) {
   const nb::gil_scoped_release released;
   link.send(FrameLink::Kind::Failure, reinterpret_cast<const uint8_t*>(why.data()), why.size());
-}
-
-nb::bytes message_of(const FrameLink::Frame& frame) {
-  const auto* data = reinterpret_cast<const char*>(frame.content.data());
-  if (frame.kind == FrameLink::Kind::Failure)
-    throw std::runtime_error(std::string(data, frame.content.size()));
-  if (frame.kind != FrameLink::Kind::Message)
-    throw std::runtime_error("a frame of a step came where a message should come");
-  return nb::bytes(data, frame.content.size());
 }
 
 nb::bytes receive(FrameLink& link) {

@@ -15,7 +15,7 @@ namespace octavo {
 
 class FrameLink {
  public:
-  enum class Kind : uint32_t { Step = 1, Rows, Message, Failure };
+  enum class Kind : uint32_t { Step = 1, Rows, Message, Failure, Copy };
   struct Frame {
     Kind kind = Kind::Message;
     std::vector<uint8_t> content;

@@ -227,21 +227,26 @@ void Program::relay(const Instruction& i) {
 
 // The sum of what all ranks have in x, in the order of the ranks, and behind y if there is one.
 void Program::all_reduce(const Instruction& i, int index) {
-  int first, end;
-  share_of(index, team_->size(), context_.step.rows(i.space), first, end);
-  const int width = i.x.width, most = Sums::kFloats / width;
-  for (int row = first; row < end; row += most) {
-    const int count = std::min(most, end - row);
-    float* own = sums_->own(index);
+  const int rows = context_.step.rows(i.space), width = i.x.width;
+  const int most = sums_->rows_at_once(width);
+  for (int begin = 0; begin < rows; begin += most) {
+    const int all = std::min(most, rows - begin);
+    int first, end;
+    share_of(index, team_->size(), all, first, end);
+    const int count = end - first, row = begin + first;
+    const size_t before = size_t(first) * width;
+    float* own = sums_->own(index, before);
     for (int each = 0; each < count; ++each)
       std::memcpy(own + each * width, context_.at(i.x, row + each), width * sizeof(float));
-    sums_->meet(index);
+    sums_->meet(index, size_t(count) * width, size_t(all) * width);
+    if (count == 0) continue;
     float* out = context_.at(i.out, row);
     const bool has_addend = i.y.where != Ref::Where::Nothing;
-    const float* total = has_addend ? context_.at(i.y, row) : sums_->of(0, index);
+    const float* total = has_addend ? context_.at(i.y, row) : sums_->of(0, index, before);
     int64_t stride = has_addend ? i.y.stride : width;
-    for (int rank = has_addend ? 0 : 1; rank < sums_->ranks().ranks(); ++rank) {
-      kernels_.add(total, sums_->of(rank, index), stride, width, count, width, out, i.out.stride);
+    for (int rank = has_addend ? 0 : 1; rank < sums_->count(); ++rank) {
+      const float* part = sums_->of(rank, index, before);
+      kernels_.add(total, part, stride, width, count, width, out, i.out.stride);
       total = out;
       stride = i.out.stride;
     }

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "nodes/further_nodes.h"
 #include "step/group_step.h"
 
 namespace octavo {
@@ -107,6 +108,15 @@ void Program::run(const StepInputs& inputs) {
   begin(inputs);
   if (!ranks()) return compute();
   if (sums_) sums_->check_process();
+  if (nodes_) nodes_->send(inputs);
+  lead_step(inputs, number_, *ranks(), [this] { compute(); });
+  if (nodes_) nodes_->receive(inputs, logits_stride_);
+}
+
+void Program::lead_node(const StepInputs& inputs) {
+  const std::lock_guard<std::mutex> lock(running_);
+  const Activity::Step step(*activity_);
+  begin(with_own_results(inputs));
   lead_step(inputs, number_, *ranks(), [this] { compute(); });
 }
 
@@ -173,6 +183,7 @@ void Program::copy_block(const BlockCopy& copy) {
   const std::lock_guard<std::mutex> lock(running_);
   context_.cache->copy_block(copy.source, copy.destination, copy.group);
   if (!sums_) return;
+  if (nodes_) nodes_->copy(copy);
   const std::unique_lock<std::mutex> turn = ranks()->turn();
   post_copy(copy, number_, *ranks());
   ranks()->wait();

@@ -24,6 +24,7 @@
 
 namespace octavo {
 
+class FurtherNodes;
 class FurtherStages;
 
 // Rows that a thread takes at once of a product for each head: their prepared parts stay in its
@@ -53,6 +54,8 @@ class Program {
   // The further stages of a pipeline, through which the rows of a `Relay` go.
   void set_stages(std::shared_ptr<FurtherStages> stages) { stages_ = std::move(stages); }
   const std::shared_ptr<FurtherStages>& stages() const { return stages_; }
+  // The further nodes of ranks that add up, of which this process is the first.
+  void set_nodes(std::shared_ptr<FurtherNodes> nodes) { nodes_ = std::move(nodes); }
 
   // How it proposes tokens, if in one pass.
   void set_block(const DraftBlock& block) { block_ = block; }
@@ -73,6 +76,9 @@ class Program {
   void run(const StepInputs& inputs);
   // Computes this rank's share of a step that the first rank has posted.
   void follow(const StepInputs& inputs);
+  // Computes a step that the first node has sent with the ranks of this one, of which this process
+  // is the first. The logits must lie in memory of the ranks.
+  void lead_node(const StepInputs& inputs);
   // Takes an adapter that the first rank has posted.
   void follow(const PostedAdapter& posted);
   // Copies a block of the cache, in every rank that has a cache of its own.
@@ -156,6 +162,7 @@ class Program {
   std::vector<std::unique_ptr<Shares>> shares_;  // of each instruction
   std::vector<Worker> workers_;
   std::shared_ptr<FurtherStages> stages_;
+  std::shared_ptr<FurtherNodes> nodes_;
   size_t relay_ = 0;  // the number of the `Relay`
   int64_t logits_stride_ = 0;
   int64_t hidden_stride_ = 0;

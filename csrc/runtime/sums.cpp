@@ -17,11 +17,13 @@ size_t barrier_bytes(int ranks) { return (Barrier::bytes_for(ranks) + kLine - 1)
 }  // namespace
 
 Sums::Sums(std::shared_ptr<Ranks> ranks)
-    : ranks_(std::move(ranks)),
-      process_(process_id()),
+    : ranks_(std::move(ranks)), turns_(ranks_->threads()), process_(process_id()) {}
+
+SharedSums::SharedSums(std::shared_ptr<Ranks> given)
+    : Sums(std::move(given)),
       barriers_memory_(ranks_->same(barrier_bytes(ranks_->ranks()) * ranks_->threads(), false)),
-      parts_(ranks_->same(sizeof(float) * kFloats * 2 * ranks_->ranks() * ranks_->threads(), true)),
-      turns_(ranks_->threads()) {
+      parts_(ranks_->same(sizeof(float) * kFloats * 2 * ranks_->ranks() * ranks_->threads(),
+                          true)) {
   for (int thread = 0; thread < ranks_->threads(); ++thread)
     barriers_.push_back(std::make_shared<Barrier>(
         ranks_->ranks(), barriers_memory_.data() + thread * barrier_bytes(ranks_->ranks())));
@@ -36,7 +38,8 @@ void Sums::check_process() const {
                              "from the one that loaded it: load it in the process that uses it");
 }
 
-void Sums::meet(int thread) {
+void SharedSums::meet(int thread, size_t own, size_t) {
+  if (own == 0) return;
   try {
     barriers_[thread]->wait(ranks_->rank());
   } catch (const Barrier::Abandoned&) {

@@ -2,6 +2,7 @@
 #include "step/posted_step.h"
 
 #include <cstring>
+#include <stdexcept>
 #include <type_traits>
 
 namespace octavo {
@@ -26,7 +27,7 @@ void for_each_posted(const PostedSizes& sizes, StepInputs& step, Each each) {
   each(step.positions, sizes.rows);
   if (sizes.has_types) each(step.types, sizes.rows);
   if (sizes.has_adapters) each(step.adapters, sizes.rows);
-  each(step.row_starts, sizes.sequences + 1);
+  each(step.row_starts, int64_t{sizes.sequences} + 1);
   for (const int32_t*& table : step.tables)
     each(table, int64_t{sizes.sequences} * sizes.table_width);
   each(step.logits_rows, sizes.logits);
@@ -34,11 +35,7 @@ void for_each_posted(const PostedSizes& sizes, StepInputs& step, Each each) {
   each(step.echoes, sizes.echoes);
 }
 
-}  // namespace
-
-void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks) {
-  StepInputs step = inputs;
-  const auto place_of = [&](const void* at) { return at ? ranks.offset_of(at) : kNothing; };
+PostedSizes sizes_of(const StepInputs& step) {
   PostedSizes sizes{};
   sizes.rows = step.num_rows;
   sizes.sequences = step.sequences;
@@ -52,15 +49,23 @@ void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks) {
   sizes.has_types = step.types != nullptr;
   sizes.has_adapters = step.adapters != nullptr;
   sizes.state_stride = step.state_stride;
-  sizes.logits_out = place_of(step.logits_out);
-  sizes.hidden_out = place_of(step.hidden_out);
-  sizes.state_out = place_of(step.state_out);
-  sizes.given = place_of(step.given);
+  sizes.logits_out = sizes.hidden_out = sizes.state_out = sizes.given = kNothing;
+  return sizes;
+}
+
+size_t bytes_of(const PostedSizes& sizes, const StepInputs& inputs) {
+  StepInputs step = inputs;
   size_t bytes = sizeof(PostedSizes) + sizes.kept * sizeof(uint64_t);
   for_each_posted(sizes, step, [&](const auto*& array, int64_t count) {
     bytes += count * sizeof *array;
   });
-  uint8_t* to = ranks.room(bytes);
+  return bytes;
+}
+
+// Writes a step, and the places of its kept results.
+template <typename PlaceOf>
+void write(const PostedSizes& sizes, const StepInputs& inputs, PlaceOf place_of, uint8_t* to) {
+  StepInputs step = inputs;
   std::memcpy(to, &sizes, sizeof sizes);
   to += sizeof sizes;
   for (const float* kept : step.kept_out) {
@@ -72,15 +77,12 @@ void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks) {
     if (count > 0) std::memcpy(to, array, count * sizeof *array);
     to += count * sizeof *array;
   });
-  ranks.post(Ranks::Kind::Step, program, bytes);
 }
 
-StepInputs read_step(const Ranks::Posted& posted, const Ranks& ranks) {
+template <typename FloatsAt>
+StepInputs read(const uint8_t* from, FloatsAt floats_at) {
   PostedSizes sizes;
-  std::memcpy(&sizes, posted.data, sizeof sizes);
-  const auto floats_at = [&](uint64_t place) {
-    return place == kNothing ? nullptr : reinterpret_cast<float*>(ranks.at(place));
-  };
+  std::memcpy(&sizes, from, sizeof sizes);
   StepInputs step;
   step.part = sizes.part;
   step.num_rows = sizes.rows;
@@ -95,7 +97,7 @@ StepInputs read_step(const Ranks::Posted& posted, const Ranks& ranks) {
   step.hidden_out = floats_at(sizes.hidden_out);
   step.state_out = floats_at(sizes.state_out);
   step.given = floats_at(sizes.given);
-  const uint8_t* from = posted.data + sizeof sizes;
+  from += sizeof sizes;
   for (int32_t kept = 0; kept < sizes.kept; ++kept) {
     uint64_t place;
     std::memcpy(&place, from, sizeof place);
@@ -107,6 +109,59 @@ StepInputs read_step(const Ranks::Posted& posted, const Ranks& ranks) {
     from += count * sizeof *array;
   });
   return step;
+}
+
+// Whether so many bytes are a step of these sizes, which another process has sent.
+bool are_sizes_of(const PostedSizes& sizes, size_t bytes) {
+  for (const int32_t each : {sizes.rows, sizes.sequences, sizes.table_width, sizes.groups,
+                             sizes.logits, sizes.hidden, sizes.kept, sizes.echoes})
+    if (each < 0) return false;
+  const auto there = static_cast<int64_t>(bytes);
+  if (sizes.part != Part::Whole || sizes.groups > there || sizes.kept > there) return false;
+  StepInputs step;
+  step.tables.resize(sizes.groups);
+  int64_t needed = sizeof(PostedSizes) + int64_t{sizes.kept} * sizeof(uint64_t);
+  for_each_posted(sizes, step, [&](const auto*& array, int64_t count) {
+    if (count > there) needed = there + 1;  // which may not be multiplied
+    else if (needed <= there) needed += count * sizeof *array;
+  });
+  return needed == there;
+}
+
+}  // namespace
+
+void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks) {
+  const auto place_of = [&](const void* at) { return at ? ranks.offset_of(at) : kNothing; };
+  PostedSizes sizes = sizes_of(inputs);
+  sizes.logits_out = place_of(inputs.logits_out);
+  sizes.hidden_out = place_of(inputs.hidden_out);
+  sizes.state_out = place_of(inputs.state_out);
+  sizes.given = place_of(inputs.given);
+  const size_t bytes = bytes_of(sizes, inputs);
+  write(sizes, inputs, place_of, ranks.room(bytes));
+  ranks.post(Ranks::Kind::Step, program, bytes);
+}
+
+StepInputs read_step(const Ranks::Posted& posted, const Ranks& ranks) {
+  return read(posted.data, [&](uint64_t place) {
+    return place == kNothing ? nullptr : reinterpret_cast<float*>(ranks.at(place));
+  });
+}
+
+std::vector<uint8_t> written_step(const StepInputs& inputs) {
+  const PostedSizes sizes = sizes_of(inputs);
+  std::vector<uint8_t> content(bytes_of(sizes, inputs));
+  write(sizes, inputs, [](const float*) { return kNothing; }, content.data());
+  return content;
+}
+
+StepInputs read_written_step(const std::vector<uint8_t>& content) {
+  PostedSizes sizes;
+  if (content.size() < sizeof sizes) throw std::runtime_error("a step without its sizes");
+  std::memcpy(&sizes, content.data(), sizeof sizes);
+  if (!are_sizes_of(sizes, content.size()))
+    throw std::runtime_error("a step of another size than it says");
+  return read(content.data(), [](uint64_t) { return static_cast<float*>(nullptr); });
 }
 
 void post_copy(const BlockCopy& copy, uint32_t program, Ranks& ranks) {

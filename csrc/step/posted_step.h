@@ -2,6 +2,9 @@
 // And, between steps, an adapter for a slot, or the copy of a block.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "program/step.h"
 #include "runtime/ranks.h"
 
@@ -12,6 +15,12 @@ void post_step(const StepInputs& inputs, uint32_t program, Ranks& ranks);
 
 // Returns a posted step, whose numbers stay where they were posted.
 StepInputs read_step(const Ranks::Posted& posted, const Ranks& ranks);
+
+// A step for another node, in whose memory results have other places.
+std::vector<uint8_t> written_step(const StepInputs& inputs);
+// Returns it, with its numbers where they are in the content. Throws std::runtime_error if that is
+// no step.
+StepInputs read_written_step(const std::vector<uint8_t>& content);
 
 // A block of a group that becomes a copy of another.
 struct BlockCopy {

@@ -17,6 +17,7 @@ _SOURCES, _LISTS = (".cpp", ".h"), (".inc",)
 _AGREED = {
     "csrc/bind": _SOURCES,
     "csrc/kernels": _LISTS,
+    "csrc/nodes": _SOURCES,
     "csrc/pack": _LISTS,
     "csrc/program": _SOURCES,
     "csrc/step": _SOURCES,

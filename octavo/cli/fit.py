@@ -14,6 +14,7 @@ from octavo.cli.engine_options import add_engine_options, add_model, engine_argu
 from octavo.cli.output import size, table
 from octavo.cli.parsing import Parser
 from octavo.options.processes.experts import num_redundant
+from octavo.options.processes.machines import processes_of_machine
 from octavo.options.values import byte_count
 
 if TYPE_CHECKING:
@@ -135,8 +136,8 @@ def _memory_rows(
             f"about; for the largest step, {bill.chunk_tokens:,} tokens",
         ),
     ]
-    stages = asked.pipeline_parallel_size // asked.nnodes  # of this machine
-    further = asked.tensor_parallel_size * stages - 1
+    stages = asked.pipeline_parallel_size // asked.nnodes  # of this machine, if nodes divide these
+    further = processes_of_machine(asked) - 1
     if further and not bill.rank_bytes:
         each = "each with a device of its own: what is here is of one of these"
         rows.append(("ranks", "", f"{further + 1}, {each}"))

@@ -21,6 +21,19 @@ class ParallelContext(Struct, frozen=True):
 ALONE = ParallelContext()
 
 
+class NodePlace(Struct, frozen=True):
+    """A machine among those whose ranks add up, and its connections, of the backend's own type.
+
+    The first rank of the first node has them to each other node, in their order; that of another
+    node to the first one.
+    """
+
+    node: int
+    nodes: int
+    steps: tuple[Any, ...] = ()
+    parts: tuple[Any, ...] = ()  # of sums
+
+
 class RankPlace(Struct, frozen=True):
     """A process among those that compute one model, and the memory that all of them map."""
 
@@ -33,15 +46,20 @@ class RankPlace(Struct, frozen=True):
     owner: object = None
     # Whether each rank has some inputs of every second product, and all add up what they make.
     sums: bool = False
+    # Among those whose ranks add up; then `ranks` is the number of each. None: there is one.
+    machine: NodePlace | None = None
 
     @property
     def name(self) -> str:
-        return f"rank {self.rank}"
+        return f"rank {self.rank if self.machine is None else self.context.rank}"
 
     @property
     def context(self) -> ParallelContext:
         """The share of the model's matrices that is cut out before they are packed."""
-        return ParallelContext(self.rank, self.ranks) if self.sums else ALONE
+        if not self.sums:
+            return ALONE
+        node, nodes = (0, 1) if self.machine is None else (self.machine.node, self.machine.nodes)
+        return ParallelContext(node * self.ranks + self.rank, nodes * self.ranks)
 
 
 class StagePlace(Struct, frozen=True):

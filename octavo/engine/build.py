@@ -225,8 +225,10 @@ def _make_backend(
     group: RankGroup | StageGroup | DeviceGroup
     if arguments.nnodes > 1:
         from octavo.engine.nodes.group import NodeGroup, setting_of
+        from octavo.engine.nodes.ranks import RanksOfNodes
 
-        group = NodeGroup(arguments, setting_of(arguments, source, files))
+        make = RanksOfNodes if arguments.tensor_parallel_form == "sums" else NodeGroup
+        group = make(arguments, setting_of(arguments, source, files))
     elif arguments.pipeline_parallel_size > 1:
         from octavo.engine.stages.group import StageGroup
 

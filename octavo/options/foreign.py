@@ -69,8 +69,8 @@ _GRAPH_SIZES = (
 _KERNELS = "the backend chooses its kernels"
 _RANKS = (
     "the ranks of an engine are processes of one machine that divide each matrix by its outputs, "
-    "or the experts, its stages divide the layers, on several machines with nnodes or with "
-    "distributed_executor_backend=ray, and nothing else is divided"
+    "or the experts, or of several machines that add up; its stages divide the layers, on several "
+    "machines too, with nnodes or distributed_executor_backend=ray, and nothing else is divided"
 )
 _TEXT_ALONE = "models read text alone"
 _ONE_GRAMMAR_ENGINE = "there is one grammar engine"

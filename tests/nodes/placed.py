@@ -15,7 +15,7 @@ from octavo.client.remote.nodes import NodesLauncher, first_node, further_node
 from octavo.observe.log import level_in_use
 from octavo.options.engine import EngineArguments
 from octavo.wire.message_types import pack
-from tests.nodes.running import LOCAL_HOST, STAGE_PROGRAM
+from tests.nodes.running import LOCAL_HOST, MEMBER_PROGRAM
 from tests.ranks.followers import followers_of
 
 _ACTOR = """
@@ -55,7 +55,7 @@ class Group:
 
     def stages_of(self, rank: int) -> list[int]:
         """Return the processes of a node's stages."""
-        return followers_of(self.programs[rank].pid, STAGE_PROGRAM)
+        return followers_of(self.programs[rank].pid, MEMBER_PROGRAM)
 
     def _wait(self, rank: int, program: subprocess.Popen[bytes]) -> None:
         assert program.stdout is not None

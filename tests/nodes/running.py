@@ -15,7 +15,7 @@ from typing import Any
 from tests.client.clients import LIMIT
 from tests.ranks.followers import followers_of, wait_until
 
-STAGE_PROGRAM = "octavo.engine.nodes.process"
+MEMBER_PROGRAM = "octavo.engine.nodes.process"
 LOCAL_HOST = "127.0.0.1"
 
 
@@ -34,16 +34,30 @@ def has_ipv6() -> bool:
         return False
 
 
+def _ranks(count: int) -> dict[str, Any]:
+    return {"tensor_parallel_size": count, "tensor_parallel_form": "sums"}
+
+
 class Nodes:
     """The further nodes of an engine, the settings of the first, and what they have logged."""
 
-    def __init__(self, model: Path, directory: Path, stages: int, nodes: int, host: str) -> None:
+    def __init__(
+        self,
+        model: Path,
+        directory: Path,
+        parts: int,
+        nodes: int,
+        host: str = LOCAL_HOST,
+        *,
+        sums: bool = False,
+    ) -> None:
+        """Divide so many stages, or ranks that add up, among nodes."""
         self.model = model
         self.directory = directory
         self.secret = directory / "secret"
         self.secret.write_text("a secret of the tests, which no other test has\n")
         self.options: dict[str, Any] = {
-            "pipeline_parallel_size": stages,
+            **(_ranks(parts) if sums else {"pipeline_parallel_size": parts}),
             "nnodes": nodes,
             "master_addr": host,
             "master_port": free_port(),
@@ -69,16 +83,16 @@ class Nodes:
         """Return what a node has logged."""
         return self._log(rank).read_text()
 
-    def stages_of(self, rank: int) -> list[int]:
-        """Return the processes of a node's stages."""
-        return followers_of(self.programs[rank].pid, STAGE_PROGRAM)
+    def members_of(self, rank: int) -> list[int]:
+        """Return the processes of a node's stages, or the first of its ranks."""
+        return followers_of(self.programs[rank].pid, MEMBER_PROGRAM)
 
     def wait_for_log(self, rank: int, text: str) -> None:
         """Return once a node has logged a text."""
         wait_until(lambda: text in self.log_of(rank))
 
     def end(self) -> None:
-        """End all nodes, whose stages end with them."""
+        """End all nodes, whose members end with them."""
         for program in self.programs.values():
             with contextlib.suppress(OSError):
                 program.kill()
@@ -90,12 +104,18 @@ class Nodes:
 
 @contextmanager
 def nodes(
-    model: Path, directory: Path, stages: int, count: int = 0, host: str = LOCAL_HOST
+    model: Path,
+    directory: Path,
+    parts: int,
+    count: int = 0,
+    host: str = LOCAL_HOST,
+    *,
+    sums: bool = False,
 ) -> Iterator[Nodes]:
-    """Let the further nodes of an engine run, each with as many stages as the first one."""
-    made = Nodes(model, directory, stages, count or stages, host)
+    """Let the further nodes of an engine run, each with as many stages or ranks as the first."""
+    made = Nodes(model, directory, parts, count or parts, host, sums=sums)
     try:
-        for rank in range(1, count or stages):
+        for rank in range(1, count or parts):
             made.start(rank)
         yield made
     finally:

@@ -77,14 +77,14 @@ def test_streams_continue_whatever_is_killed(tmp_path: Path) -> None:
 
 async def _kill_all_in_turn(server: Server, others: Nodes, expected: list[list[int]]) -> None:
     async def kill_stage() -> None:
-        (stage,) = others.stages_of(2)
+        (stage,) = others.members_of(2)
         if why_unavailable() is None:
             assert "Seccomp:\t2" in Path(f"/proc/{stage}/status").read_text()
         os.kill(stage, signal.SIGKILL)
 
     async def kill_node() -> None:
         """Kill a node, with which its stages end; start another one of its rank."""
-        stages = others.stages_of(1)
+        stages = others.members_of(1)
         others.programs[1].kill()
         others.programs[1].wait(LIMIT)
         wait_until(lambda: not any(map(exists, stages)))
@@ -96,7 +96,7 @@ async def _kill_all_in_turn(server: Server, others: Nodes, expected: list[list[i
     for number, kill in enumerate((kill_stage, kill_node, kill_engine), 1):
         assert await server.streams(kill) == expected
         await server.restarted(number)
-    os.kill(others.stages_of(1)[0], signal.SIGKILL)  # nothing is computed now
+    os.kill(others.members_of(1)[0], signal.SIGKILL)  # nothing is computed now
     await server.restarted(4)
 
 
@@ -110,7 +110,7 @@ def test_a_stopped_stage_is_noticed_like_a_dead_one(host: str, tmp_path: Path) -
         server = Server(model, others.options)
 
         async def stop_stage() -> None:
-            (stage,) = others.stages_of(1)
+            (stage,) = others.members_of(1)
             os.kill(stage, signal.SIGSTOP)
 
         async def stop_under_streams() -> None:
@@ -169,7 +169,7 @@ def test_a_node_without_the_first_one_waits_and_says_so(tmp_path: Path) -> None:
     with nodes(write(tmp_path, KIND), tmp_path, 2) as others:
         others.wait_for_log(1, "node 0 is not there")
         assert others.programs[1].poll() is None
-        (stage,) = others.stages_of(1)
+        (stage,) = others.members_of(1)
         others.programs[1].terminate()
         others.programs[1].wait(LIMIT)
         wait_until(lambda: not exists(stage))

@@ -13,7 +13,7 @@ import pytest
 from octavo.core.config import ConfigError
 from octavo.engine.nodes.connection import SealedLink
 from octavo.engine.nodes.handshake import FrameKeys
-from octavo.engine.nodes.headless import Node, _Stage
+from octavo.engine.nodes.headless import Node, _Member
 from octavo.engine.nodes.messages import Sign
 from octavo.engine.nodes.process import of_this_node
 from octavo.engine.nodes.signs import send_signs, wait_for_silence
@@ -84,16 +84,17 @@ def test_a_node_that_was_stopped_itself_takes_the_signs_that_came_meanwhile(
     stages: dict[str, Any] = {"pipeline_parallel_size": 4, "nnodes": 2, "node_rank": 1}
     node = Node(EngineArguments("m", **stages, headless=True, link_secret_file=str(secret)))
     ended: list[int] = []
-    monkeypatch.setattr(node, "_restart", lambda stage: ended.append(stage.number))
+    monkeypatch.setattr(node, "_restart", lambda member: ended.append(member.number))
     pairs = {number: socket.socketpair() for number in node.numbers}
     for number, (ours, _) in pairs.items():
         process: Any = None
-        node._stages[number] = stage = _Stage(number, process, Link(ours), heard_at=-100.0)
-        node._selector.register(ours, selectors.EVENT_READ, stage)
+        made = _Member(number, node.name_of(number), process, Link(ours), heard_at=-100.0)
+        node._members[number] = made
+        node._selector.register(ours, selectors.EVENT_READ, made)
     Link(pairs[2][1]).send(Sign())
     node._end_silent()
     assert ended == [3]  # which has sent nothing
-    node._hear(node._stages[2])
+    node._hear(node._members[2])
     node._end_silent()
     assert ended == [3, 3]
     for pair in pairs.values():

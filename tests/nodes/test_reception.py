@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from octavo.core.config import ConfigError
 from octavo.engine.nodes.connection import HANDSHAKE_SECONDS, SealedLink
+from octavo.engine.nodes.division import CONTROL, STEPS
 from octavo.engine.nodes.handshake import (
     ANSWER_BYTES,
     GREETING_BYTES,
@@ -23,14 +24,14 @@ from octavo.engine.nodes.handshake import (
     OtherEnd,
 )
 from octavo.engine.nodes.joining import RefusedError, join
-from octavo.engine.nodes.messages import CONTROL, STEPS, Join, Joined, Setting
+from octavo.engine.nodes.messages import Join, Joined, Setting
 from octavo.engine.nodes.reception import MOST_CALLERS, Reception
 from octavo.engine.ranks.link import Started
 from octavo.wire.message_types import WireError
 
 SECRET = b"a secret of the tests, which no other test has"
 SETTING = Setting("1", nnodes=3, stages=3, digest=b"model")
-Links = tuple[SealedLink, SealedLink]
+Links = list[SealedLink]
 
 
 class StopError(Exception):
@@ -62,7 +63,8 @@ class Port:
             raise StopError
 
         host, port = self.reception.address
-        return self.threads.submit(join, host, port, secret, message, stop)
+        channels = setting.division.channels
+        return self.threads.submit(join, host, port, secret, channels, message, stop)
 
     def turn_until(self, condition: Callable[[], bool]) -> None:
         """Let the reception work until a condition holds."""
@@ -165,6 +167,7 @@ def test_the_port_is_closed_when_all_have_joined(port: Port) -> None:
         ({"nnodes": 2}, "its --nnodes is 2, and the first node's is 3"),
         ({"stages": 6}, "its --pipeline-parallel-size is 6"),
         ({"digest": b"other"}, "its model is another one"),
+        ({"stages": 1, "ranks": 3}, "its --pipeline-parallel-size is 1"),
     ],
 )
 def test_a_node_that_differs_is_refused_for_good(
@@ -364,6 +367,6 @@ def test_a_node_says_why_it_cannot_join_yet(caplog: pytest.LogCaptureFixture) ->
         return Join(SETTING, 1, b"1", 1, channel)
 
     with pytest.raises(StopError):
-        join(host, port, SECRET, message, sleep)
+        join(host, port, SECRET, SETTING.division.channels, message, sleep)
     assert caplog.text.count("cannot join") == 1
     assert "node 0 is not there" in caplog.text

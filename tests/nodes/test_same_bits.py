@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,21 @@ def test_nodes_answer_as_one_process(
     expected, _ = answers(model, **options)
     with nodes(model, tmp_path, stages, count) as others:
         found, snapshot = answers(model, **others.options, **options)
+    assert found == expected
+    assert snapshot.num_preemptions > 0
+    assert snapshot.num_cached_tokens > 0
+
+
+@pytest.mark.parametrize(("ranks", "count"), [(2, 2)])
+def test_ranks_of_nodes_add_up_as_those_of_one_machine(
+    ranks: int, count: int, tmp_path: Path
+) -> None:
+    """Every bit is the same for the same number of ranks, wherever they are."""
+    model = write(tmp_path, "LlamaForCausalLM")
+    sums: dict[str, Any] = {"tensor_parallel_size": ranks, "tensor_parallel_form": "sums"}
+    expected, _ = answers(model, **sums)
+    with nodes(model, tmp_path, ranks, count, sums=True) as others:
+        found, snapshot = answers(model, **others.options)
     assert found == expected
     assert snapshot.num_preemptions > 0
     assert snapshot.num_cached_tokens > 0

@@ -13,6 +13,11 @@ from octavo.core.config import ConfigError
 from octavo.options.engine import EngineArguments, read_arguments
 
 TWO: dict[str, Any] = {"pipeline_parallel_size": 2, "nnodes": 2}
+SUMS: dict[str, Any] = {
+    "tensor_parallel_size": 2,
+    "tensor_parallel_form": "sums",
+    "nnodes": 2,
+}
 SECOND: dict[str, Any] = {**TWO, "node_rank": 1, "headless": True}
 
 
@@ -40,6 +45,12 @@ SECOND: dict[str, Any] = {**TWO, "node_rank": 1, "headless": True}
         ({**TWO, "master_port": 0}, "master_port=0 must be between 1"),
         ({**TWO, "master_port": 65536}, "master_port=65536 must be between 1"),
         ({**TWO, "enable_lora": True}, "enable_lora with pipeline_parallel_size=2"),
+        ({**SUMS, "nnodes": 3}, "nodes have equal numbers of ranks"),
+        ({**SUMS, "tensor_parallel_form": "outputs"}, "or ranks that add up"),
+        ({**SUMS, "spare_engine": True}, "spare_engine with nnodes=2"),
+        ({**SUMS, "data_parallel_size": 2}, "start a server for each such engine"),
+        ({**SUMS, "master_addr": "10.0.0.1"}, "openssl rand -hex 32"),
+        ({**SUMS, "enable_lora": True}, "enable_lora with tensor_parallel_form=sums"),
     ],
 )
 def test_what_does_not_fit_is_named(options: dict[str, Any], message: str) -> None:
@@ -53,6 +64,8 @@ def test_what_does_not_fit_is_named(options: dict[str, Any], message: str) -> No
         TWO,
         SECOND,
         {**TWO, "pipeline_parallel_size": 4},
+        SUMS,
+        {**SUMS, "tensor_parallel_size": 6, "node_rank": 1, "headless": True},
         {**TWO, "master_addr": "10.0.0.1", "link_secret_file": "/secret"},
         {**TWO, "master_addr": "::1"},
         {**TWO, "master_addr": "[::1]"},

@@ -34,6 +34,7 @@ LAYOUTS: Mapping[str, Mapping[str, Any]] = {
     "-tp 2 -dcp 2 -pcp 2": {"tensor_parallel_size": 2, **_CONTEXTS},
     "-tp 2, sums": {"tensor_parallel_size": 2, **_SUMS},
     "-tp 4, sums": {"tensor_parallel_size": 4, **_SUMS},
+    "-tp 2 --nnodes 2, sums": {"tensor_parallel_size": 2, "nnodes": 2, **_SUMS},
     "-pp 2": {"pipeline_parallel_size": 2},
     "-pp 3": {"pipeline_parallel_size": 3},
     "-pp 2 -tp 2": {"pipeline_parallel_size": 2, "tensor_parallel_size": 2},

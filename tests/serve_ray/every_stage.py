@@ -23,7 +23,7 @@ from octavo.client.remote.nodes import further_node
 from octavo.options.engine import EngineArguments
 from tests.api.tiny import make_model
 from tests.client.clients import patient
-from tests.nodes.running import STAGE_PROGRAM, exists, free_port
+from tests.nodes.running import MEMBER_PROGRAM, exists, free_port
 from tests.ranks.followers import KIND, SAMPLING, followers_of
 from tests.ranks.small import TIGHT, write
 from tests.serve_ray.cluster import SECONDS, Nodes, nodes, wait_for
@@ -121,7 +121,7 @@ def test_nothing_is_lost_with_a_stage_an_actor_an_engine_or_a_node(
 
     def kill_stage() -> None:
         ((actor, _),) = actors(cluster).items()
-        os.kill(followers_of(actor, STAGE_PROGRAM)[0], signal.SIGKILL)
+        os.kill(followers_of(actor, MEMBER_PROGRAM)[0], signal.SIGKILL)
 
     def kill_actor() -> None:
         (actor,) = actors(cluster)
@@ -145,7 +145,7 @@ def test_nothing_is_lost_with_a_stage_an_actor_an_engine_or_a_node(
         asyncio.run(world())
         ((actor, node),) = actors(cluster).items()
         assert node in cluster.further_ids()
-        stages = followers_of(actor, STAGE_PROGRAM)
+        stages = followers_of(actor, MEMBER_PROGRAM)
         assert len(stages) == 1
     finally:
         server.llm.close()
@@ -191,7 +191,7 @@ def test_a_server_that_is_killed_leaves_nothing(cluster: Nodes, tmp_path: Path) 
     try:
         wait_for(lambda: is_served(port), "the server is ready")
         ((actor, _),) = actors(cluster).items()
-        stages = followers_of(actor, STAGE_PROGRAM)
+        stages = followers_of(actor, MEMBER_PROGRAM)
     finally:
         server.kill()
         server.wait()

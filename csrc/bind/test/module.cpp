@@ -9,6 +9,7 @@ NB_MODULE(_native_test, m) {
   octavo::translate_errors();
   octavo::bind_test_gemm(m);
   octavo::bind_test_attention(m);
+  octavo::bind_test_sums(m);
   octavo::bind_test_team(m);
   octavo::bind_test_activity(m);
   octavo::bind_test_balance(m);

@@ -1,20 +1,16 @@
 // The team as tests see it: barriers and failures without a model.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <memory>
 #include <new>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "bind/test/parts.h"
-#include "runtime/sums.h"
 #include "runtime/team.h"
 
 namespace nb = nanobind;
@@ -22,40 +18,6 @@ using namespace nb::literals;
 
 namespace octavo {
 namespace {
-
-// A rank's side of sums, without a model: rows of one number each are added up.
-class TestSums {
- public:
-  TestSums(int descriptor, size_t bytes, int rank, int ranks)
-      : ranks_(std::make_shared<Ranks>(descriptor, bytes, rank, ranks, 1)), sums_(ranks_) {}
-
-  // Adds up so many rows of `width` numbers, one after the other: of row r, this rank has r times
-  // its own number, counted from one. Returns the seconds of each, and how many sums were wrong.
-  std::pair<double, int> add_up(int rounds, int width) {
-    const int ranks = ranks_->ranks();
-    std::vector<float> row(width), sum(width);
-    int wrong = 0;
-    const auto began = std::chrono::steady_clock::now();
-    for (int round = 0; round < rounds; ++round) {
-      std::fill(row.begin(), row.end(), static_cast<float>((ranks_->rank() + 1) * round));
-      std::copy(row.begin(), row.end(), sums_.own(0));
-      sums_.meet(0);
-      std::copy_n(sums_.of(0, 0), width, sum.data());
-      for (int rank = 1; rank < ranks; ++rank)
-        for (int at = 0; at < width; ++at) sum[at] += sums_.of(rank, 0)[at];
-      const float expected = static_cast<float>(round * ranks * (ranks + 1) / 2);
-      wrong += sum.front() != expected || sum[width / 2] != expected || sum.back() != expected;
-    }
-    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - began;
-    return {taken.count() / rounds, wrong};
-  }
-
-  void end(const std::string& reason) { ranks_->end(reason); }
-
- private:
-  std::shared_ptr<Ranks> ranks_;
-  Sums sums_;
-};
 
 class TestTeam {
  public:
@@ -139,11 +101,6 @@ class TestTeam {
 }  // namespace
 
 void bind_test_team(nb::module_& m) {
-  nb::class_<TestSums>(m, "TestSums")
-      .def(nb::init<int, size_t, int, int>(), "descriptor"_a, "bytes"_a, "rank"_a, "ranks"_a)
-      .def("add_up", &TestSums::add_up, "rounds"_a, "width"_a,
-           nb::call_guard<nb::gil_scoped_release>())
-      .def("end", &TestSums::end, "reason"_a);
   nb::class_<TestTeam>(m, "TestTeam")
       .def(nb::init<int>(), "threads"_a)
       .def(nb::init<int, int, size_t, int, int>(), "threads"_a, "descriptor"_a, "bytes"_a,

@@ -15,13 +15,7 @@ from numpy.typing import NDArray
 
 from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights
 from octavo.backends.adapters import adapt
-from octavo.backends.base import (
-    Arithmetic,
-    ForwardResult,
-    Ints,
-    KVLayout,
-    StepSize,
-)
+from octavo.backends.base import Arithmetic, ForwardResult, Ints, KVLayout, StepSize
 from octavo.backends.further import check_further
 from octavo.backends.native import _native
 from octavo.backends.native.adapters.packer import AdapterPacker
@@ -40,6 +34,7 @@ from octavo.backends.native.packing import (
 from octavo.backends.native.panels import FreshPanels
 from octavo.backends.native.passes import PASSES
 from octavo.backends.native.pending import NativePending, ProcessedPending
+from octavo.backends.native.ranks.exchange import make_sums
 from octavo.backends.native.refusals import refuse_unsupported
 from octavo.backends.native.stages.cache_groups import cache_groups
 from octavo.backends.native.tiers import choose_tier, orders
@@ -134,7 +129,7 @@ def _make_threads(options: NativeOptions) -> _Threads:
     threads = options.num_threads or place.threads or threads
     ranks = _native.Ranks(place.descriptor, place.num_bytes, place.rank, place.ranks, threads)
     if place.sums:
-        return _Threads(_native.Team(threads, options.pinned), ranks, _native.Sums(ranks))
+        return _Threads(_native.Team(threads, options.pinned), ranks, make_sums(place, ranks))
     return _Threads(_native.Team(threads, options.pinned, ranks), ranks)
 
 

@@ -172,7 +172,13 @@ def _class_at(place: RankPlace | StagePlace | None) -> tuple[type[NativeBackend]
     if place.sums:
         from octavo.backends.native.ranks.sums import LeadingSummingBackend, SummingBackend
 
-        return (LeadingSummingBackend, True) if place.rank == 0 else (SummingBackend, False)
+        if place.rank > 0:
+            return SummingBackend, False
+        if place.machine is None:
+            return LeadingSummingBackend, True
+        from octavo.backends.native.ranks.nodes import FirstNode, FurtherNode
+
+        return (FurtherNode, False) if place.machine.node > 0 else (FirstNode, True)
     return (LeadingBackend, True) if place.rank == 0 else (NativeBackend, False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import struct
@@ -42,6 +43,10 @@ def bound_waiting(connection: socket.socket, seconds: float) -> None:
         connection.setsockopt(socket.SOL_SOCKET, direction, limit)
 
 
+def _key_of_parts(key: bytes) -> bytes:
+    return hashlib.blake2b(key=key, digest_size=32, person=b"octavo parts").digest()
+
+
 class SealedLink(Link):
     """A link between machines, of sealed frames."""
 
@@ -49,6 +54,7 @@ class SealedLink(Link):
         super().__init__(connection)
         self.descriptor = os.dup(connection.fileno())
         self.frames = _native.FrameLink(self.descriptor, *keys)
+        self._keys = keys
 
     def send(self, message: Struct) -> None:
         self.frames.send(pack(message))
@@ -61,6 +67,15 @@ class SealedLink(Link):
         except RuntimeError as error:  # not sealed by the other end, or no frame
             raise WireError(str(error)) from None
         return unpack(data, kind)
+
+    def part_link(self) -> tuple[_native.PartLink, int]:
+        """Return the connection as one for the parts of sums, of which no frame comes any more.
+
+        It has keys, and a descriptor, of its own.
+        """
+        descriptor = os.dup(self.connection.fileno())
+        sending, receiving = map(_key_of_parts, self._keys)
+        return _native.PartLink(descriptor, sending, receiving), descriptor
 
     def close(self) -> None:
         """End the connection, and wake who waits for its other end."""

@@ -15,7 +15,8 @@ from octavo.backends.native import _native
 from octavo.backends.native.stages.backend import FirstStage
 from octavo.core.config import ConfigError
 from octavo.engine.nodes.connection import CUT_SECONDS, SealedLink
-from octavo.engine.nodes.messages import CONTROL, STEPS, Setting
+from octavo.engine.nodes.division import CONTROL, STEPS, Division
+from octavo.engine.nodes.messages import Setting
 from octavo.engine.nodes.model_digest import digest_of
 from octavo.engine.nodes.reception import Reception
 from octavo.engine.nodes.signs import wait_for_silence
@@ -35,7 +36,8 @@ def setting_of(
 ) -> Setting:
     """Return what all nodes must agree on."""
     digest = digest_of(configurations(source), [file.path for file in files])
-    return Setting(_version(), arguments.nnodes, arguments.pipeline_parallel_size, digest)
+    division = Division.of(arguments)
+    return Setting(_version(), division.nnodes, division.stages, digest, division.ranks)
 
 
 def secret_of(arguments: EngineArguments) -> bytes:
@@ -58,8 +60,20 @@ def _version() -> str:
     return f"{version} ({_native.INTERFACE[:16]})"
 
 
-class _RemoteStage(Follower):
-    """A stage on another machine."""
+def receive_members(
+    arguments: EngineArguments, setting: Setting
+) -> dict[tuple[int, str], SealedLink]:
+    """Return the connections of the members of all other nodes, once all have joined."""
+    where = host_of(arguments.master_addr), arguments.master_port
+    reception = Reception(*where, secret_of(arguments), setting)
+    try:
+        return reception.wait()
+    finally:
+        reception.close()
+
+
+class RemoteMember(Follower):
+    """A member of another node: a stage, or the first of its ranks."""
 
     def start(self, message: StartRank) -> None:
         super().start(structs.replace(message, files=None))
@@ -79,12 +93,7 @@ class NodeGroup(StageGroup):
         ranks = arguments.tensor_parallel_size
         super().__init__(arguments.pipeline_parallel_size, ranks, stages_on_machine(arguments))
         try:
-            where = host_of(arguments.master_addr), arguments.master_port
-            reception = Reception(*where, secret_of(arguments), setting)
-            try:
-                links = reception.wait()
-            finally:
-                reception.close()
+            links = receive_members(arguments, setting)
             for stage in range(self._num_local, self.size):
                 self._add_remote(stage, links[stage, CONTROL], links[stage, STEPS])
         except BaseException:
@@ -95,7 +104,7 @@ class NodeGroup(StageGroup):
         self._add_steps(steps.descriptor, steps.frames)
         steps.connection.close()
         self._descriptors.append(control.descriptor)
-        self._stages.append(_RemoteStage(f"stage {stage}", control))
+        self._stages.append(RemoteMember(f"stage {stage}", control))
         self._followers.append(self._stages[-1])
 
     def with_room(

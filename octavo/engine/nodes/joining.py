@@ -1,11 +1,11 @@
-"""How a stage of another node joins the first one: it tries again until it is taken or refused."""
+"""How a member of another node joins the first: it tries again until it is taken or refused."""
 
 from __future__ import annotations
 
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from octavo.engine.nodes.connection import (
     HANDSHAKE_SECONDS,
@@ -19,7 +19,7 @@ from octavo.engine.nodes.handshake import (
     HandshakeError,
     OtherEnd,
 )
-from octavo.engine.nodes.messages import CONTROL, STEPS, Join, Joined
+from octavo.engine.nodes.messages import Join, Joined
 from octavo.wire.message_types import WireError
 
 log = logging.getLogger(__name__)
@@ -41,29 +41,31 @@ def join(
     host: str,
     port: int,
     secret: bytes,
+    channels: Sequence[str],
     make_join: Callable[[str], Join],  # of the name of a connection
     sleep: Callable[[float], None] = time.sleep,
-) -> tuple[SealedLink, SealedLink]:
-    """Return the connections to the first node, once it takes both; raise RefusedError.
+) -> list[SealedLink]:
+    """Return the connections to the first node, once it takes all; raise RefusedError.
 
     It need not be there yet: this waits, and says so.
     """
     said, said_at = "", float("-inf")
     while True:
-        control = None
+        links: list[SealedLink] = []
         try:
-            control = _connect(host, port, secret, make_join(CONTROL))
-            steps = _connect(host, port, secret, make_join(STEPS))
+            for channel in channels:
+                link = _connect(host, port, secret, make_join(channel))
+                links.append(link)  # which is closed if the next one is not taken
         except (_NotYetError, HandshakeError, OSError, WireError) as error:
-            if control is not None:
-                control.close()
+            for link in links:
+                link.close()
             why = str(error)
             if why != said or time.monotonic() >= said_at + REMIND_SECONDS:
                 log.warning("cannot join %s port %d yet: %s", host, port, why)
                 said, said_at = why, time.monotonic()
             sleep(RETRY_SECONDS)
             continue
-        return control, steps
+        return links
 
 
 def _connect(host: str, port: int, secret: bytes, message: Join) -> SealedLink:

@@ -1,4 +1,4 @@
-"""The messages between nodes, and between a node's program and its stages, before steps come."""
+"""The messages between nodes, and between a node's program and its members, before steps come."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
+from octavo.engine.nodes.division import Division
+
 _Text = Annotated[str, Meta(max_length=4096)]
-CONTROL, STEPS = "control", "steps"
 
 
 class Setting(Struct, frozen=True):
@@ -17,6 +18,12 @@ class Setting(Struct, frozen=True):
     nnodes: int
     stages: int
     digest: Annotated[bytes, Meta(max_length=64)]  # of the model
+    ranks: int = 0  # that add up; 0: stages are divided
+
+    @property
+    def division(self) -> Division:
+        """The stages or ranks that the nodes divide."""
+        return Division(self.nnodes, self.stages, self.ranks)
 
     def difference_from(self, first: Setting) -> str:
         """Return what is wrong with this node for the first one; empty if nothing is."""
@@ -24,6 +31,7 @@ class Setting(Struct, frozen=True):
             ("version of Octavo", self.version, first.version),
             ("--nnodes", self.nnodes, first.nnodes),
             ("--pipeline-parallel-size", self.stages, first.stages),
+            ("number of ranks that add up", self.ranks, first.ranks),
         ):
             if value != right:
                 return f"its {name} is {value}, and the first node's is {right}"
@@ -38,7 +46,7 @@ class Join(Struct, frozen=True):
     setting: Setting
     node_rank: int
     node: Annotated[bytes, Meta(max_length=64)]  # of this start of the node's program, random
-    stage: int
+    member: int  # among the processes of all nodes: the number of a stage, or of a node's ranks
     channel: _Text
 
 
@@ -50,15 +58,15 @@ class Joined(Struct, frozen=True):
 
 
 class StartNode(Struct, frozen=True):
-    """The message with which the program of a node starts one of its stages."""
+    """The message with which the program of a node starts one of its members."""
 
     arguments: Raw  # of type EngineArguments, as this node was given them
-    stage: int
+    member: int
     node: bytes
     log_level: int
 
 
 class Sign(Struct, frozen=True):
-    """A sign of life of a stage; or the last one of a stage that would end again the same way."""
+    """A sign of life of a member; or the last one of one that would end again the same way."""
 
     ended: str = ""  # why

@@ -1,8 +1,9 @@
-"""The main program of a stage on another node: `python -m octavo.engine.nodes.process`.
+"""The main program of a member of another node: `python -m octavo.engine.nodes.process`.
 
 The program of the node starts it. It joins the first node, and is from then on what a stage on that
-machine is (`octavo.engine.stages.process`), over sealed connections. It ends with the engine or
-with the program of its node, which starts another.
+machine is (`octavo.engine.stages.process`), over sealed connections; or it is the first one of the
+node's ranks (`octavo.engine.nodes.ranks`). It ends with the engine or with the program of its node,
+which starts another.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from octavo.engine.nodes.connection import SealedLink
 from octavo.engine.nodes.group import secret_of, setting_of
 from octavo.engine.nodes.joining import RefusedError, join
 from octavo.engine.nodes.messages import Join, Sign, StartNode
+from octavo.engine.nodes.ranks import serve_ranks
 from octavo.engine.nodes.signs import send_signs
 from octavo.engine.ranks.link import Link, Started, StartRank
 from octavo.engine.ranks.process import begin, end_with
@@ -34,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def main(argv: list[str]) -> int:
-    """Join the first node and compute a stage until the engine ends; return the exit status."""
+    """Join the first node and compute until the engine ends; return the exit status."""
     parser = argparse.ArgumentParser(prog=__name__, description=__doc__)
     parser.add_argument("--link", type=int, required=True)
     begin()
@@ -46,7 +48,7 @@ def main(argv: list[str]) -> int:
     end_with(program)
     own = unpack(node.arguments, EngineArguments)
     try:
-        control, steps = _joined(node, own)
+        control, *links = _joined(node, own)
     except RefusedError as error:
         program.send(Sign(f"node 0 refuses this node: {error}"))
         return 5
@@ -68,24 +70,27 @@ def main(argv: list[str]) -> int:
     def on_start() -> None:
         send_signs(control, program)
 
-    return serve_stage(control, start, arguments, node.stage, steps.frames, on_start)
+    if len(links) == 2:
+        return serve_ranks(control, start, arguments, (links[0], links[1]), on_start)
+    return serve_stage(control, start, arguments, node.member, links[0].frames, on_start)
 
 
-def _joined(node: StartNode, own: EngineArguments) -> tuple[SealedLink, SealedLink]:
-    """Return the connections to the first node, once it has taken this stage."""
+def _joined(node: StartNode, own: EngineArguments) -> list[SealedLink]:
+    """Return the connections to the first node, once it has taken this member."""
     source, opened = open_with_drafter(own)
     setting = setting_of(own, source, weight_files(opened))
 
     def make_join(channel: str) -> Join:
-        return Join(setting, own.node_rank, node.node, node.stage, channel)
+        return Join(setting, own.node_rank, node.node, node.member, channel)
 
-    return join(host_of(own.master_addr), own.master_port, secret_of(own), make_join)
+    where, channels = (host_of(own.master_addr), own.master_port), setting.division.channels
+    return join(*where, secret_of(own), channels, make_join)
 
 
 def of_this_node(arguments: EngineArguments, own: EngineArguments) -> EngineArguments:
     """Return the engine's arguments with what is this machine's own: paths, threads, addresses.
 
-    The order of sums is the engine's: where this processor has none of it, the stage does not load.
+    The order of sums is the engine's: where this processor has none of it, the model does not load.
     """
     return replace(
         arguments,

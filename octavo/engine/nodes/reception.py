@@ -23,7 +23,7 @@ from octavo.engine.nodes.connection import (
     watch_for_cuts,
 )
 from octavo.engine.nodes.handshake import ANSWER_BYTES, OTHER_SECRET, FirstEnd, HandshakeError
-from octavo.engine.nodes.messages import CONTROL, STEPS, Join, Joined, Setting
+from octavo.engine.nodes.messages import Join, Joined, Setting
 from octavo.wire.message_types import WireError
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ REMIND_SECONDS = 30.0  # between two lines of the log about nodes that are missi
 _COMPLAIN_SECONDS = 5.0  # between two about callers who do not join
 _TICK_SECONDS = 0.5
 
-Place = tuple[int, str]  # a stage, and which of its connections
+Place = tuple[int, str]  # a member, and which of its connections
 
 
 class _Caller:
@@ -75,8 +75,8 @@ class Reception:
         self._members: dict[Place, Member] = {}
         self._complained_at = float("-inf")
         self._num_dismissed = 0  # since then
-        local = setting.stages // setting.nnodes
-        self._wanted = [(s, c) for s in range(local, setting.stages) for c in (CONTROL, STEPS)]
+        self._division = division = setting.division
+        self._wanted = [(m, c) for m in division.further_members for c in division.channels]
         self._listener = _listen(host, port)
         self.address = self._listener.getsockname()[:2]
         self._selector = selectors.DefaultSelector()
@@ -199,18 +199,19 @@ class Reception:
         member = Member(join, link, caller.name)
         self._callers.pop(caller.connection)
         self._selector.modify(caller.connection, selectors.EVENT_READ, member)
-        self._members[join.stage, join.channel] = member
-        if join.channel == STEPS:
-            log.info("stage %d joins from node %d at %s", join.stage, join.node_rank, caller.name)
+        self._members[join.member, join.channel] = member
+        if join.channel == self._division.channels[-1]:
+            name = self._division.name_of(join.member)
+            log.info("%s joins from node %d at %s", name, join.node_rank, caller.name)
 
     def _answer(self, join: Join) -> Joined:
         difference = join.setting.difference_from(self._setting)
         if difference:
             return Joined(refusal=difference)
-        local = self._setting.stages // self._setting.nnodes
-        place = join.stage, join.channel
-        if place not in self._wanted or join.stage // local != join.node_rank:
-            return Joined(refusal=f"node {join.node_rank} has no stage {join.stage}")
+        place, division = (join.member, join.channel), self._division
+        if place not in self._wanted or join.member not in division.members(join.node_rank):
+            name = division.name_of(join.member)
+            return Joined(refusal=f"node {join.node_rank} has no {name}, or none with such a link")
         for member in self._members.values():
             is_rank = member.join.node_rank == join.node_rank
             if is_rank and (member.join.node != join.node or place in self._members):
@@ -222,7 +223,7 @@ class Reception:
         log.warning("node %d at %s has left again", member.join.node_rank, member.name)
         self._selector.unregister(member.link.connection)
         member.link.close()
-        del self._members[member.join.stage, member.join.channel]
+        del self._members[member.join.member, member.join.channel]
 
     def _dismiss(self, caller: _Caller, why: str) -> None:
         """End a caller's connection, and say so, but not for each of many."""
@@ -244,16 +245,15 @@ class Reception:
         return " and ".join(self._missing_nodes())
 
     def _missing_nodes(self) -> Iterator[str]:
-        setting = self._setting
-        local = setting.stages // setting.nnodes
-        for node in range(1, setting.nnodes):
-            stages = range(node * local, (node + 1) * local)
+        division = self._division
+        for node in range(1, division.nnodes):
             absent = [
-                s for s in stages if any((s, c) not in self._members for c in (CONTROL, STEPS))
+                division.name_of(member)
+                for member in division.members(node)
+                if any((member, channel) not in self._members for channel in division.channels)
             ]
             if absent:
-                named = ", ".join(map(str, absent))
-                yield f"node {node} (stage {named})"
+                yield f"node {node} ({', '.join(absent)})"
 
 
 def _listen(host: str, port: int) -> socket.socket:

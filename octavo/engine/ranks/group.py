@@ -37,6 +37,7 @@ class ProcessGroup:
 
     def __init__(self, size: int) -> None:
         self._followers: list[Follower] = []
+        self._descriptors: list[int] = []  # of connections that native code has
         self._closing = threading.Event()
         self._end: Callable[[str], None] = lambda reason: None
         self._on_end: Callable[[], None] = lambda: None
@@ -64,6 +65,11 @@ class ProcessGroup:
         states = tuple(FileState.of(file.path) for file in files)
         level = max(level_in_use(), logging.WARNING)  # what is as usual, this process says
         self._start(StartRank(Raw(pack(arguments)), size, states, level))
+
+    def start(self, message: StartRank, end: Callable[[str], None]) -> None:
+        """Let the others load their share as this process does; `end` is called when one ends."""
+        self._end = end
+        self._start(message)
 
     def _start(self, message: StartRank) -> None:
         for follower in self._followers:
@@ -128,6 +134,12 @@ class ProcessGroup:
         """Close the connections in a process that does not own the others."""
         for follower in self._followers:
             follower.link.connection.close()
+        if not self._descriptors or not self.close.alive:
+            return
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for descriptor in self._descriptors:  # which their owners still close
+            os.dup2(nothing, descriptor, inheritable=False)
+        os.close(nothing)
 
     def give_up(self, reason: str) -> None:
         """Let a step that waits for the others fail, since this process ends too."""
@@ -160,9 +172,10 @@ os.register_at_fork(after_in_child=_leave_connections)
 
 
 class RankGroup(ProcessGroup):
-    """The further ranks of an engine, and the memory that all ranks map."""
+    """The further ranks of an engine, or of one of its nodes, and the memory that all map."""
 
-    def __init__(self, num_ranks: int, *, sums: bool) -> None:
+    def __init__(self, num_ranks: int, *, sums: bool, first: int = 0) -> None:
+        """Start them; of a node, `first` is the number of this process among all ranks."""
         super().__init__(num_ranks)
         self._sums = sums
         self._memory = RankMemory(num_ranks)
@@ -172,12 +185,12 @@ class RankGroup(ProcessGroup):
             for rank, share in enumerate(others, 1):
                 memory = [self._memory.descriptor]
                 words = [*self._memory.words(rank), *share.words]
-                self._launch(f"rank {rank}", PROGRAM, words, memory)
+                self._launch(f"rank {first + rank}", PROGRAM, words, memory)
         except BaseException:
             self.close()
             self._memory.close()
             raise
-        bind(own, "rank 0")  # after the others have started, which would inherit it
+        bind(own, f"rank {first}")  # after the others have started, which would inherit it
 
     @property
     def place(self) -> RankPlace:
@@ -188,10 +201,14 @@ class RankGroup(ProcessGroup):
     def context(self) -> ParallelContext:
         return ParallelContext(0, self.size) if self._sums else ALONE
 
+    def leave_memory(self) -> None:
+        """Close the memory, once it is mapped here; the others have it."""
+        self._memory.close()
+
     def load(self, config: EngineConfig, files: Sequence[WeightFile], backend: Backend) -> None:
         assert isinstance(backend, LeadingBackend), "no other backend has ranks"
         assert backend.ranks is not None
-        self._memory.close()  # it is mapped here, and the others have it
+        self.leave_memory()
         self._end = backend.ranks.end
         super().load(config, files, backend)
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from octavo.backends.adapter_weights import AdapterSettings
 from octavo.backends.base import Backend
 from octavo.confine.process import confine, die_before_parent, give_up_privileges
-from octavo.distributed.context import Place, RankPlace, StagePlace
+from octavo.distributed.context import NodePlace, Place, RankPlace, StagePlace
 from octavo.engine.drafter import layout_of, open_with_drafter, record_programs, weight_files
 from octavo.engine.ranks.link import FileState, Link, Started, StartRank
 from octavo.engine.ranks.placement import Share, add_words, bind
@@ -59,7 +59,9 @@ def main(argv: list[str]) -> int:
     arguments = unpack(start.arguments, EngineArguments)
     sums = arguments.tensor_parallel_form == "sums"
     given = options.rank, options.ranks, options.memory, options.memory_bytes
-    place = RankPlace(*given, share.threads, sums=sums)
+    nodes = arguments.nnodes
+    machine = NodePlace(arguments.node_rank, nodes) if nodes > 1 else None
+    place = RankPlace(*given, share.threads, sums=sums, machine=machine)
     return follow_start(link, start, arguments, place, follow_first)
 
 

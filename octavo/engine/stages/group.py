@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from octavo.backends.base import Backend
 from octavo.backends.kind import WeightFile
@@ -13,7 +12,6 @@ from octavo.backends.native.stages.backend import FirstStage
 from octavo.distributed.context import StagePlace
 from octavo.engine.ranks.followers import Follower
 from octavo.engine.ranks.group import ProcessGroup
-from octavo.engine.ranks.link import StartRank
 from octavo.engine.ranks.memory import RankMemory
 from octavo.options.engine import EngineArguments
 from octavo.resolve import EngineConfig
@@ -50,11 +48,6 @@ class StageRanks(_Processes):
             self.close()
             raise
 
-    def start(self, message: StartRank, end: Callable[[str], None]) -> None:
-        """Let the others load their share as this process does; `end` is called when one ends."""
-        self._end = end
-        self._start(message)
-
 
 class StageGroup(_Processes):
     """The further stages of an engine, each with a connection for its steps.
@@ -69,7 +62,6 @@ class StageGroup(_Processes):
         self._num_local = num_stages if num_local is None else num_local
         self._stages: list[Follower] = []  # but the first
         self._steps: list[_native.FrameLink] = []
-        self._descriptors: list[int] = []  # of these
         self._memory: RankMemory | None = None
         try:
             if num_ranks > 1:
@@ -97,16 +89,6 @@ class StageGroup(_Processes):
         """The place of this process."""
         ranks = None if self._memory is None else self._memory.place()
         return StagePlace(0, self.size, tuple(self._steps), ranks, self._num_local, self)
-
-    def leave_connections(self) -> None:
-        """Leave those for steps too, over which a forked process would disturb its parent's."""
-        super().leave_connections()
-        if not self.close.alive:
-            return
-        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        for descriptor in self._descriptors:  # which their owners still close
-            os.dup2(nothing, descriptor, inheritable=False)
-        os.close(nothing)
 
     def load(self, config: EngineConfig, files: Sequence[WeightFile], backend: Backend) -> None:
         assert isinstance(backend, FirstStage), "no other backend has stages"

@@ -88,8 +88,8 @@ def nodes_option() -> int:
     """Declare the number of nodes."""
     return option(
         1,
-        "machines among which the stages of an engine are divided, in equal parts; each runs "
-        "octavo serve with its node_rank (docs/scale.md)",
+        "machines among which the stages of an engine, or its ranks that add up, are divided, in "
+        "equal parts; each runs octavo serve with its node_rank (docs/scale.md)",
         "COUNT",
         most=MOST_NODES,
     )
@@ -99,7 +99,8 @@ def node_rank_option() -> int:
     """Declare the number of this node."""
     return option(
         0,
-        "which of the nodes this machine is; 0 has the server, the scheduler and the first stage",
+        "which of the nodes this machine is; 0 has the server, the scheduler and the first stage "
+        "or rank",
         "NUMBER",
         least=0,
         most=MOST_NODES - 1,
@@ -126,8 +127,16 @@ def master_port_option() -> int:
 def headless_option() -> bool:
     """Declare whether there is a server on this node."""
     return option(
-        False, "run the stages of a node that is not the first, without a server (octavo serve)"
+        False,
+        "run the stages, or the ranks, of a node that is not the first, without a server (octavo "
+        "serve)",
     )
+
+
+def processes_of_machine(arguments: EngineArguments) -> int:
+    """Return how many processes compute with an engine on each of its machines."""
+    processes = arguments.tensor_parallel_size * arguments.pipeline_parallel_size
+    return processes // arguments.nnodes
 
 
 def check_executor(arguments: EngineArguments) -> None:
@@ -194,11 +203,11 @@ def as_placed(arguments: EngineArguments, host: str, secret: bytes | None) -> En
 
 
 def check_nodes(arguments: EngineArguments) -> None:
-    """Refuse numbers of nodes that do not fit the stages, and links without a secret."""
+    """Refuse numbers of nodes that do not fit what they divide, and links without a secret."""
     from octavo.options.transport import is_loopback, is_unspecified
 
     nodes, rank = arguments.nnodes, arguments.node_rank
-    stages, host = arguments.pipeline_parallel_size, arguments.master_addr
+    host = arguments.master_addr
     if rank >= nodes:
         raise ConfigError(
             f"node_rank={rank} is not among the nodes of nnodes={nodes}, which are numbered from 0 "
@@ -211,10 +220,11 @@ def check_nodes(arguments: EngineArguments) -> None:
         )
     if nodes == 1:
         return
-    if stages % nodes:
+    _check_parts(arguments)
+    if arguments.spare_engine:
         raise ConfigError(
-            f"nnodes={nodes} with pipeline_parallel_size={stages}: nodes have equal numbers of "
-            f"stages; give pipeline_parallel_size={nodes}, or a multiple of it"
+            f"spare_engine with nnodes={nodes}: the other nodes are in one engine at a time; leave "
+            "one of them out"
         )
     if arguments.data_parallel_size > 1 or arguments.data_parallel_backend != "mp":
         raise ConfigError(
@@ -230,4 +240,22 @@ def check_nodes(arguments: EngineArguments) -> None:
         raise ConfigError(
             f"master_addr={host}: nodes on other machines need a secret that all share: openssl "
             "rand -hex 32 > FILE on one; put the same file on all, and give link_secret_file=FILE"
+        )
+
+
+def _check_parts(arguments: EngineArguments) -> None:
+    """Refuse nodes that would not have equal parts of an engine."""
+    nodes, stages = arguments.nnodes, arguments.pipeline_parallel_size
+    ranks = arguments.tensor_parallel_size
+    if arguments.tensor_parallel_form == "sums":
+        if ranks % nodes:
+            raise ConfigError(
+                f"nnodes={nodes} with tensor_parallel_size={ranks}: nodes have equal numbers of "
+                f"ranks; give tensor_parallel_size={nodes}, or a multiple of it"
+            )
+    elif stages % nodes:
+        raise ConfigError(
+            f"nnodes={nodes} with pipeline_parallel_size={stages}: nodes have equal numbers of "
+            f"stages; give pipeline_parallel_size={nodes}, or a multiple of it, or ranks that add "
+            "up (tensor_parallel_form=sums)"
         )

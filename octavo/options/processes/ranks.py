@@ -155,7 +155,7 @@ def _check_sums(arguments: EngineArguments) -> None:
     unfit = {
         f"pipeline_parallel_size={stages}": (
             stages > 1,
-            "the ranks of a stage divide outputs, and nodes have stages",
+            "the ranks of a stage divide outputs",
         ),
         "enable_lora": (arguments.enable_lora, "adapters are divided by outputs alone"),
         "speculative_config": (

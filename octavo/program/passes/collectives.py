@@ -30,11 +30,13 @@ def insert_collectives(listing: Listing, model: Model, context: ParallelContext)
                 _gather_output(listing, instruction, context.ranks)
 
 
-def gather_in_place(listing: Listing, rank: int) -> None:
+def gather_in_place(listing: Listing, rank: int) -> int:
     """Let a rank write its columns of the logits where those of all ranks lie side by side.
 
-    That is for ranks whose outputs are in memory that they share.
+    That is for ranks whose outputs are in memory that they share. It returns how many columns each
+    has; 0 if the logits are not divided.
     """
+    columns = 0
     for gather in [i for i in listing if i.op == "AllGather"]:
         part, out = gather.x, gather.out
         assert part is not None
@@ -46,6 +48,8 @@ def gather_in_place(listing: Listing, rank: int) -> None:
         listing.remove(gather)
         own = Value(out.buffer, rank * part.width, part.width, part.recorder)
         listing.change(maker, out=own)
+        columns = part.width
+    return columns
 
 
 def _is_of(instruction: Instruction, layer: Module) -> bool:

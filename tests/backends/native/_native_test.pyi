@@ -1,15 +1,29 @@
 """Types of what csrc/bind/test binds: single kernels and the team, for tests and benchmarks."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-# team.cpp
+# sums.cpp
 
 class TestSums:
+    @overload
     def __init__(self, descriptor: int, bytes: int, rank: int, ranks: int) -> None: ...
+    @overload
+    def __init__(
+        self,
+        descriptor: int,
+        bytes: int,
+        rank: int,
+        ranks: int,
+        node: int,
+        nodes: int,
+        links: Sequence[int],
+        sending: bytes,
+        receiving: bytes,
+    ) -> None: ...
     def add_up(self, rounds: int, width: int) -> tuple[float, int]: ...
     def end(self, reason: str) -> None: ...
 

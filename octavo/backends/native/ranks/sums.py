@@ -22,6 +22,8 @@ from octavo.program.passes.collectives import gather_in_place, insert_collective
 class SummingBackend(NativeBackend):
     """The backend of a further rank."""
 
+    _columns = 0  # of the logits, in each rank
+
     @property
     def num_threads(self) -> int:
         assert self.ranks is not None
@@ -30,8 +32,10 @@ class SummingBackend(NativeBackend):
     def _rewritten(self, listing: Listing, model: Model) -> Listing:
         place = self._options.place
         assert isinstance(place, RankPlace)
-        insert_collectives(listing, model, place.context)
-        gather_in_place(listing, place.rank)  # the first rank's logits are in memory that all map
+        context = place.context
+        insert_collectives(listing, model, context)
+        # The logits of the first rank of a machine are in memory that its ranks map.
+        self._columns = gather_in_place(listing, context.rank)
         return super()._rewritten(listing, model)
 
     def _cache_groups(
