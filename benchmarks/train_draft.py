@@ -1,6 +1,6 @@
 """Train a drafter of the EAGLE-3 kind for a model, on text that the model itself writes.
 
-    python benchmarks/train_draft.py DIRECTORY [--model MODEL] [--answers 1600] [--steps 1000]
+    python benchmarks/train_draft.py DIRECTORY [--model MODEL] [--answers 1600] [--steps 900]
 
 DIRECTORY gets everything, and a run that was stopped goes on from what is there:
 
@@ -49,10 +49,10 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=224, help="most tokens of an answer")
     parser.add_argument("--vocabulary", type=int, default=4096, help="tokens of the drafter")
     parser.add_argument("--layers", type=_numbers, help="layers whose inputs are read")
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=900)
     parser.add_argument("--chain", type=int, default=3, help="rows of a chain in training")
-    parser.add_argument("--rows", type=int, default=2048, help="rows of a step, about")
-    parser.add_argument("--rate", type=float, default=0.015)
+    parser.add_argument("--rows", type=int, default=1024, help="rows of a step, about")
+    parser.add_argument("--rate", type=float, default=0.004)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     return parser.parse_args(words)
