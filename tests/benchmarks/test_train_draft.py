@@ -20,7 +20,10 @@ from tests.api.tiny import make_model
 from tests.runner.speculate.head_files import Tensors, load, make_eagle3, save
 from tests.runner.speculate.recorded import proposals_of
 
-WORDS = "--answers 24 --tokens 24 --vocabulary 120 --layers 0,1 --steps 40 --rows 150 --rate 0.015 --threads 1"
+WORDS = (
+    "--answers 24 --tokens 24 --vocabulary 120 --layers 0,1 --steps 40 --rows 150 --rate 0.015 "
+    "--threads 1"
+)
 
 
 def make_long_model(directory: Path) -> Path:
