@@ -126,7 +126,7 @@ class Sample:
 
 @dataclass
 class Part:
-    """What is compared on the same weights: samples by kind of prompts and way, of each round."""
+    """Ways that have the same weights, and their samples by kind of prompts, of each round."""
 
     name: str
     ways: list[Way]
@@ -302,6 +302,7 @@ def pair_ways(
 
 
 def median(samples: Sequence[Sample]) -> float:
+    """Return the median of the tokens a second."""
     return statistics.median(each.speed for each in samples)
 
 

@@ -191,7 +191,7 @@ _OF_OTHER_METHODS = {
     ),
     **dict.fromkeys(
         ("num_speculative_tokens_per_batch_size", "speculative_disable_by_batch_size"),
-        "the number of drafts does not depend on the batch",
+        "how many drafts are sent follows from what steps of each width take, as measured",
     ),
     "enable_adaptive_verification": "all drafts of a step are verified",
     "disable_lookahead_block_hashes": "blocks are shared when their tokens are verified",
