@@ -131,3 +131,9 @@ def test_only_files_that_draft_are_looked_for() -> None:
     assert SpeculativeConfig("eagle3", model="x").drafter == "x"
     assert SpeculativeConfig("custom_class", model="x:Y").drafter is None
     assert SpeculativeConfig("mtp").drafter is None
+
+
+def test_a_key_that_changes_nothing_is_taken() -> None:
+    plain = {"method": "draft_model", "model": "x"}
+    found = read_speculative_config({**plain, "draft_tensor_parallel_size": 1})
+    assert found == read_speculative_config(plain)

@@ -198,6 +198,12 @@ _OF_OTHER_METHODS = {
 }
 
 
+# A value of such a key that changes nothing: vLLM's examples have it.
+_AS_HERE: Mapping[str, object] = {
+    "draft_tensor_parallel_size": 1,
+}
+
+
 def read_speculative_config(given: object) -> SpeculativeConfig:
     """Turn a user's settings, a mapping or the text of a JSON object, into checked ones.
 
@@ -214,7 +220,11 @@ def read_speculative_config(given: object) -> SpeculativeConfig:
         given = {**given, "method": _named_here(given["method"], given.get("model"))}
         _check_method(given["method"])  # another method has other keys, unknown here
     known = [field.name for field in fields(SpeculativeConfig)]
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = {
+        name: value
+        for name, value in given.items()
+        if value is not None and (name not in _AS_HERE or value != _AS_HERE[name])
+    }
     for name in chosen:
         if name in _OF_OTHER_METHODS:
             raise _error(f"{name} is not supported: {_OF_OTHER_METHODS[name]}")
