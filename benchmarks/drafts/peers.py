@@ -161,7 +161,7 @@ class Part:
         }
 
     def close(self) -> None:
-        """End the servers."""
+        """End the servers that a failure or a round has left running."""
         for way in self.ways:
             way.server.close()
 
@@ -302,7 +302,7 @@ def pair_ways(
 
 
 def median(samples: Sequence[Sample]) -> float:
-    """Return the median of the tokens a second."""
+    """Return the median of the tokens a second behind the first one, over all rounds."""
     return statistics.median(each.speed for each in samples)
 
 

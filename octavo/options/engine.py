@@ -369,13 +369,10 @@ class EngineArguments:
         "the engine reads them; those used longest ago are removed",
         "SIZE",
     )
-    # Where the private copies of adapters lie, each in a directory with the digest of its content
-    # as its name. The front end sets it; there is no flag.
+    # Where private copies of adapters lie, named by digests. The front end sets it, without a flag.
     adapter_directory: str | None = None
-    # The first engine's number among those of all servers, likewise.
-    first_engine: int = option(0, least=0)
-    # The secret of nodes that Ray places, likewise; None: it is in link_secret_file.
-    link_secret: bytes | None = field(default=None, repr=False)
+    first_engine: int = option(0, least=0)  # the first one's number among all servers', likewise
+    link_secret: bytes | None = field(default=None, repr=False)  # that of nodes on Ray, likewise
     spare_engine: bool = option(
         False,
         "keep a second engine's process loaded, which takes over at once when the first ends; it "
@@ -457,7 +454,7 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
             raise ConfigError(f"there is no option {name!r}; {hint}")
     if ignored:
         log.warning("taken for compatibility, without effect: %s", ", ".join(ignored))
-    for name in ("model", "tokenizer", "packed_cache"):
+    for name in ("model", "tokenizer", "packed_cache", "generation_config"):
         if isinstance(kept.get(name), os.PathLike):
             kept[name] = os.fspath(kept[name])
     if isinstance(kept.get("packed_cache"), bool):
@@ -469,8 +466,6 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
     for name in EXAMPLES:
         if name in kept:
             kept[name] = read_override(name, kept[name])
-    if isinstance(kept.get("generation_config"), os.PathLike):
-        kept["generation_config"] = os.fspath(kept["generation_config"])
     if isinstance(kept.get("generation_config"), str):
         check_place(kept["generation_config"])
     for name, (_, read) in _STRUCTS.items():

@@ -133,7 +133,7 @@ def test_streams_continue_whatever_is_killed_or_stopped(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_is_stopped_is_replaced(tmp_path: Path) -> None:
-    """Its front end notices that, and the node joins the next one."""
+    """The front end notices that, and the node joins the next engine."""
     model = write(tmp_path, KIND)
     expected = expected_of(model, 2)
     with nodes(model, tmp_path, 2, sums=True) as others:
@@ -203,7 +203,7 @@ def test_nodes_that_divide_something_else_are_refused(tmp_path: Path) -> None:
 
 
 def test_streams_continue_when_a_cable_was_cut(tmp_path: Path) -> None:
-    """Over a cable that loses packets bits are equal; one that is cut ends the engine."""
+    """Bits are equal over a cable that loses packets; one that is cut ends the engine."""
     model = write(tmp_path, KIND)
     expected = expected_of(model, 2)
     with laid_cable() as cable:

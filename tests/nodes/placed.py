@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 
 from octavo.client.remote.nodes import NodesLauncher, first_node, further_node
+from octavo.env import child_environment
 from octavo.observe.log import level_in_use
 from octavo.options.engine import EngineArguments
 from octavo.wire.message_types import pack
@@ -71,7 +72,7 @@ def _start(first: EngineArguments, rank: int) -> subprocess.Popen[bytes]:
         [sys.executable, "-c", _ACTOR, str(level_in_use())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=child_environment({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}),
     )
     assert program.stdin is not None
     program.stdin.write(pack(further_node(first, rank)))
@@ -80,7 +81,7 @@ def _start(first: EngineArguments, rank: int) -> subprocess.Popen[bytes]:
 
 
 class Places:
-    """What stands in the place of a cluster of Ray."""
+    """A stand-in for a cluster of Ray."""
 
     def __init__(self) -> None:
         self.groups: list[Group] = []
@@ -88,7 +89,7 @@ class Places:
         self.first: EngineArguments | None = None
 
     def launcher(self, arguments: EngineArguments) -> tuple[NodesLauncher, EngineArguments]:
-        """Do what `octavo.client.remote.ray_nodes.ray_nodes_launcher` does."""
+        """Return what `octavo.client.remote.ray_nodes.ray_nodes_launcher` would, without Ray."""
         first = self.first = first_node(arguments, LOCAL_HOST)
 
         def place() -> Group:

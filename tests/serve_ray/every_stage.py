@@ -20,6 +20,7 @@ from octavo import LLM, AsyncLLM
 from octavo.client.errors import EngineStartError
 from octavo.client.remote import ray_nodes
 from octavo.client.remote.nodes import further_node
+from octavo.env import child_environment
 from octavo.options.engine import EngineArguments
 from tests.api.tiny import make_model
 from tests.client.clients import patient
@@ -163,7 +164,7 @@ def test_a_cluster_without_room_is_one_error(cluster: Nodes, model: Path) -> Non
 def test_a_machine_that_lacks_the_model_is_one_error(
     cluster: Nodes, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both nodes have the same files in truth, so one is told another name."""
+    """The two nodes have the same files in truth, so one of them gets another name."""
 
     def elsewhere(first: EngineArguments, rank: int) -> EngineArguments:
         return replace(further_node(first, rank), model="/no/such/model")
@@ -186,7 +187,7 @@ def test_a_server_that_is_killed_leaves_nothing(cluster: Nodes, tmp_path: Path) 
     port, model = free_port(), make_model(tmp_path)
     words = ["octavo", "serve", str(model), "-pp", "2", "--distributed-executor-backend", "ray"]
     words += ["--port", str(port), "--master-port", str(free_port()), "--num-threads", "1"]
-    environment = {**os.environ, "RAY_ADDRESS": cluster.address}
+    environment = child_environment({"RAY_ADDRESS": cluster.address})
     server = subprocess.Popen([sys.executable, "-m", *words], env=environment)
     try:
         wait_for(lambda: is_served(port), "the server is ready")

@@ -116,7 +116,7 @@ def test_a_step_is_at_most_twice_as_wide_as_any_so_far() -> None:
 def test_each_narrower_width_is_looked_at_once_for_all_drafts_of_a_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All widths are old where drafts do not pay, so that each draft looks at all of them."""
+    """Widths are old where drafts do not pay, so that each draft looks at all of them."""
     times = WidthTimes()
     for rows in range(1, 501):
         times.learn(rows, 1.0 + rows / (100 + rows % 7), has_drafts=rows > 16)
