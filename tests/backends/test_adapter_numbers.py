@@ -14,6 +14,7 @@ from octavo.backends.adapter_weights import AdapterWeights, Pair
 from octavo.backends.native.adapters import packer
 from octavo.backends.native.packing import InputOrder, Matrix
 from octavo.backends.torch.adapters import TorchAdapters, expand
+from octavo.backends.torch.weights import TorchMatrix
 from octavo.layers import Linear
 from octavo.program.operands import Adapters
 from tests.models.made_up import make_model
@@ -32,7 +33,7 @@ def test_a_growth_near_one_changes_rows_of_a_narrow_type() -> None:
     (part,) = layer.parts
     rows = np.zeros((part.rows, layer.inputs), np.float32)
     rows[:, 0] = 1
-    layer.weight = SimpleNamespace(values=torch.from_numpy(rows).bfloat16())
+    layer.weight = TorchMatrix(torch.from_numpy(rows).bfloat16())
     nothing = np.zeros((1, layer.inputs), np.float32), np.zeros((part.rows, 1), np.float32)
     pair = Pair(*nothing, 1.0, np.full(part.rows, GROWTH, np.float32))
     product = Adapters(path, 0, layer.inputs, (part.rows,), 1)

@@ -129,7 +129,7 @@ print(select("torch").entry.name)
 def test_sources_that_differ_are_another_interface(tmp_path: Path) -> None:
     """A change cannot be forgotten: a digest is compiled in, and compared in a checkout alone."""
     check_interface(None, "_native.so", tmp_path)  # an installed package has no sources
-    for folder in ("bind", "kernels", "pack", "program", "step"):
+    for folder in ("bind", "kernels", "nodes", "pack", "program", "step"):
         (tmp_path / "csrc" / folder).mkdir(parents=True)
     names = tmp_path / "csrc/kernels/formats.inc"
     names.write_text("OCTAVO_EACH_FORMAT(U8)")
@@ -163,7 +163,7 @@ def test_sources_that_may_not_be_read_are_not_compared(
     def refuse(root: Path) -> str:
         raise PermissionError(13, "Permission denied", str(root / "csrc"))
 
-    for folder in ("bind", "kernels", "pack", "program", "step"):
+    for folder in ("bind", "kernels", "nodes", "pack", "program", "step"):
         (tmp_path / "csrc" / folder).mkdir(parents=True)
     monkeypatch.setattr("octavo.backends.interface.interface", refuse)
     check_interface(None, "_native.so", tmp_path)

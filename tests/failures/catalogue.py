@@ -110,7 +110,7 @@ FAILURES: tuple[Failure, ...] = (
         "a Ray cluster for one stage",
         serve("-tp", "2", "--distributed-executor-backend", "ray"),
         USAGE,
-        "-pp",
+        "--distributed-executor-backend",
     ),
     _line("stages with packed files", serve("-pp", "2", "--packed-cache"), USAGE, "--packed-cache"),
     _line("a type of llama-server's KV cache", serve("-ctk", "q5_1"), USAGE, "q5_1"),

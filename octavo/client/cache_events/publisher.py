@@ -97,7 +97,9 @@ class CachePublisher:
 
     def _add(self, batch: bytes | None) -> None:
         self._batches.append(batch)
-        with suppress(BlockingIOError):  # so many wakings wait that one more is not needed
+        # One more waking is not needed where many wait, nor where the thread was awake, and has
+        # ended with this batch.
+        with suppress(BlockingIOError, BrokenPipeError):
             os.write(self._waker, b"x")
 
     def close(self) -> None:

@@ -390,3 +390,14 @@ def test_a_pause_of_the_process_is_not_the_readers_time(
     finally:
         reader.close()
         publisher.close()
+
+
+def test_a_thread_that_takes_the_last_batch_at_once_does_not_fail_the_close(
+    directory: Path,
+) -> None:
+    publisher = CachePublisher(settings(directory), 0)
+    publisher._batches.append(None)  # by `close`, which has not woken the thread yet
+    publisher.clear()  # the thread is awake for another reason, and ends
+    publisher._thread.join()
+    publisher._has_ended = False  # `close` has looked before
+    publisher.close()
