@@ -44,7 +44,7 @@ class SlotState:
         self.num_opened = np.zeros(count, np.int64)
         # Known tokens: those, and the output that has been collected since where a proposer needs
         # it. Without one nothing does, and `num_known` stays `num_opened`.
-        self.num_known = np.zeros(count, np.int64)
+        self.num_known = [0] * count  # a list: one is read and written at a time
         self.num_prompt = np.zeros(count, np.int64)
         self.tables = tuple(np.zeros((count, blocks), np.int32) for _ in config.groups)
         # Nothing is kept from step to step: each gives its sequences blocks of its own.
@@ -133,9 +133,12 @@ class SlotState:
 
     def append(self, slot: int, tokens: Sequence[int]) -> None:
         """Append drawn tokens to the known ones of a slot."""
-        begin = int(self.num_known[slot])
+        begin = self.num_known[slot]
         end = begin + len(tokens)
-        self.tokens[slot, begin:end] = tokens
+        if end - begin == 1:  # as mostly; numpy need not make an array of it
+            self.tokens[slot, begin] = tokens[0]
+        else:
+            self.tokens[slot, begin:end] = tokens
         self.num_known[slot] = end
 
     def room_behind(self, position: int) -> int:

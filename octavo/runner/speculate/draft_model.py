@@ -230,7 +230,7 @@ class DraftModelProposer:
             text = self._texts.get(slot)
             if text is None or slot in lost:
                 continue
-            known = int(self._state.num_known[slot])
+            known = self._state.num_known[slot]
             wanted = work.wanted.get(slot, Wanted())
             before, text.proposal = text.proposal, proposal[:: wanted.width]
             text.drafts = wanted.proposal(proposal)

@@ -100,6 +100,8 @@ class Drafting:
                     chances.append((slot, tuple(found.chances)))
                 if found.tree is not None:
                     trees.append((slot, found.tree))
+        if not drafts:
+            return result
         return result._replace(
             drafts=tuple(drafts),
             chances=tuple(chances),
