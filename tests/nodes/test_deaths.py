@@ -165,6 +165,21 @@ def test_a_stage_that_cannot_load_ends_the_start(tmp_path: Path) -> None:
         others.wait_for_log(3, "has ended")
 
 
+@pytest.mark.parametrize("sums", [False, True])
+def test_a_node_that_cannot_start_its_ranks_ends_the_start(tmp_path: Path, sums: bool) -> None:
+    """The engine says why, too: here, the limit of a file's size on that node."""
+    model = write(tmp_path, KIND)
+    others = Nodes(model, tmp_path, 2, 2, sums=sums)
+    others.options["tensor_parallel_size"] = 2
+    try:
+        others.start(1, prefix=["bash", "-c", 'ulimit -f 1000000; exec "$@"', "bash"])
+        with pytest.raises(ConfigError, match=r"did not start: .* the system refuses it"):
+            LLM(str(model), **TIGHT, **others.options)
+        assert "Traceback" not in others.log_of(1)
+    finally:
+        others.end()
+
+
 def test_a_node_without_the_first_one_waits_and_says_so(tmp_path: Path) -> None:
     with nodes(write(tmp_path, KIND), tmp_path, 2) as others:
         others.wait_for_log(1, "node 0 is not there")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 import selectors
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,9 @@ from octavo.engine.nodes.process import of_this_node
 from octavo.engine.nodes.signs import send_signs, wait_for_silence
 from octavo.engine.ranks.followers import Follower
 from octavo.engine.ranks.group import ProcessGroup
-from octavo.engine.ranks.link import Link
+from octavo.engine.ranks.link import Link, Started
 from octavo.options.engine import EngineArguments
+from tests.client.clients import LIMIT
 
 
 def test_a_node_joins_a_first_one_that_listens_at_all_of_its_addresses() -> None:
@@ -62,6 +65,37 @@ def test_an_answer_that_was_changed_on_its_way_ends_the_start_and_names_the_stag
         with pytest.raises(ConfigError, match=r"stage 1 of 2 did not start: .* not sealed"):
             group.wait()
         group.close()
+
+
+def test_a_process_is_watched_while_another_one_still_loads() -> None:
+    """Signs of life come from it then, which would fill the buffers of its connection."""
+    pairs = [socket.socketpair() for _ in range(2)]
+    group = ProcessGroup(3)
+    group._followers += [Follower(f"stage {at + 1}", Link(p[0])) for at, p in enumerate(pairs)]
+    ended = threading.Event()
+    group._end = lambda reason: ended.set()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(group.wait)
+        Link(pairs[0][1]).send(Started())
+        pairs[0][1].close()
+        assert ended.wait(LIMIT)
+        assert not waiting.done()
+        Link(pairs[1][1]).send(Started())
+        waiting.result()
+    assert group.reason == "stage 1 has ended: its connection ended"
+    group.close()
+    pairs[1][1].close()
+
+
+def test_a_connection_is_one_for_parts_once() -> None:
+    """A second one would seal other parts with the same key and the same numbers."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        link = SealedLink(ours, FrameKeys(bytes(32), bytes([1] * 32)))
+        link.part_link()
+        with pytest.raises(ValueError, match="already"):
+            link.part_link()
+        link.close()
 
 
 def test_a_process_that_is_silent_is_taken_for_one_that_has_ended() -> None:

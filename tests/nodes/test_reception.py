@@ -12,7 +12,7 @@ import pytest
 from msgspec import Struct, structs
 
 from octavo.core.config import ConfigError
-from octavo.engine.nodes.connection import HANDSHAKE_SECONDS, SealedLink
+from octavo.engine.nodes.connection import CUT_SECONDS, HANDSHAKE_SECONDS, SealedLink
 from octavo.engine.nodes.division import CONTROL, STEPS
 from octavo.engine.nodes.handshake import (
     ANSWER_BYTES,
@@ -135,6 +135,19 @@ def port() -> Iterator[Port]:
     yield made
     made.reception.close()
     made.threads.shutdown()
+
+
+def test_steps_may_take_longer_than_a_machine_that_cannot_be_reached(port: Port) -> None:
+    """The system would end a connection whose buffers are full meanwhile."""
+    joining = [port.join(rank) for rank in (1, 2)]
+    found = port.reception.wait()
+    ends = [(channel, link) for (_, channel), link in found.items()]
+    ends += [each for done in joining for each in zip((CONTROL, STEPS), done.result(), strict=True)]
+    assert len(ends) == 8
+    for channel, link in ends:
+        limit = link.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert limit == (CUT_SECONDS * 1000 if channel == CONTROL else 0)
+        link.close()
 
 
 def test_nodes_join_in_any_order_and_speak(port: Port) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from octavo.client.remote.nodes import NodesLauncher, first_node, further_node
@@ -146,13 +147,10 @@ class RayNodes:
         except Exception as error:  # of Ray's, which has many
             self._end(f"Ray could not place the nodes: {type(error).__name__}: {error}")
         self._closing.wait()
-        try:
-            for actor in actors:
-                ray.kill(actor, no_restart=True)
-            if group is not None:
-                ray.util.remove_placement_group(group)
-        except Exception as error:  # Ray frees them itself when this process ends
-            log.warning("Ray did not end the nodes of an engine: %s", error)
+        for actor in actors:
+            _free(partial(ray.kill, actor, no_restart=True))
+        if group is not None:
+            _free(partial(ray.util.remove_placement_group, group))
 
     def _placed(self) -> Any:
         """Return a placement group with room for all nodes; None if none is wanted any more."""
@@ -225,6 +223,14 @@ class RayNodes:
         future: Future[str] = actor.run.remote(arguments, level_in_use()).future()
         future.add_done_callback(lambda done: self._end(_how_ended(rank, done)))
         return actor
+
+
+def _free(call: Callable[[], object]) -> None:
+    """Free a part of a placement; the others are freed whatever becomes of it."""
+    try:
+        call()
+    except Exception as error:  # Ray frees it itself when this process ends
+        log.warning("Ray did not end the nodes of an engine: %s", error)
 
 
 def _how_ended(rank: int, done: Future[str]) -> str:

@@ -35,6 +35,16 @@ def watch_for_cuts(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, name, value)
 
 
+def wait_for_reader(connection: socket.socket) -> None:
+    """Let what is sent wait for as long as the process at the other end computes.
+
+    The system would end a connection on which nothing is read for CUT_SECONDS once its buffers are
+    full, although the other machine answers; and a long step takes longer. That the machine cannot
+    be reached is noticed by another connection of the same process.
+    """
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
+
+
 def bound_waiting(connection: socket.socket, seconds: float) -> None:
     """Let the system end each wait of a blocking connection after so long; 0: never."""
     connection.setblocking(True)
@@ -54,7 +64,7 @@ class SealedLink(Link):
         super().__init__(connection)
         self.descriptor = os.dup(connection.fileno())
         self.frames = _native.FrameLink(self.descriptor, *keys)
-        self._keys = keys
+        self._keys: FrameKeys | None = keys  # until they are those of parts
 
     def send(self, message: Struct) -> None:
         self.frames.send(pack(message))
@@ -71,10 +81,14 @@ class SealedLink(Link):
     def part_link(self) -> tuple[_native.PartLink, int]:
         """Return the connection as one for the parts of sums, of which no frame comes any more.
 
-        It has keys, and a descriptor, of its own.
+        It has keys, and a descriptor, of its own. There is one: a second would seal with the same
+        keys, and number its parts from zero again.
         """
+        if self._keys is None:
+            raise ValueError("a connection is one for parts already")
+        keys, self._keys = self._keys, None
         descriptor = os.dup(self.connection.fileno())
-        sending, receiving = map(_key_of_parts, self._keys)
+        sending, receiving = map(_key_of_parts, keys)
         return _native.PartLink(descriptor, sending, receiving), descriptor
 
     def close(self) -> None:

@@ -11,8 +11,10 @@ from octavo.engine.nodes.connection import (
     HANDSHAKE_SECONDS,
     SealedLink,
     bound_waiting,
+    wait_for_reader,
     watch_for_cuts,
 )
+from octavo.engine.nodes.division import CONTROL
 from octavo.engine.nodes.handshake import (
     GREETING_BYTES,
     VERDICT_BYTES,
@@ -96,6 +98,8 @@ def _connect(host: str, port: int, secret: bytes, message: Join) -> SealedLink:
         if answer.occupied:
             raise _NotYetError(answer.occupied)
         bound_waiting(connection, 0)
+        if message.channel != CONTROL:
+            wait_for_reader(connection)
     except BaseException:
         link.close()
         raise

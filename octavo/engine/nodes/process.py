@@ -9,6 +9,7 @@ which starts another.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import socket
@@ -24,7 +25,7 @@ from octavo.engine.nodes.messages import Join, Sign, StartNode
 from octavo.engine.nodes.ranks import serve_ranks
 from octavo.engine.nodes.signs import send_signs
 from octavo.engine.ranks.link import Link, Started, StartRank
-from octavo.engine.ranks.process import begin, end_with
+from octavo.engine.ranks.process import begin, describe, end_with
 from octavo.engine.stages.process import serve_stage
 from octavo.loader.errors import CheckpointError, DownloadError
 from octavo.observe.log import set_up_log
@@ -70,9 +71,15 @@ def main(argv: list[str]) -> int:
     def on_start() -> None:
         send_signs(control, program)
 
-    if len(links) == 2:
-        return serve_ranks(control, start, arguments, (links[0], links[1]), on_start)
-    return serve_stage(control, start, arguments, node.member, links[0].frames, on_start)
+    try:
+        if len(links) == 2:
+            return serve_ranks(control, start, arguments, (links[0], links[1]), on_start)
+        return serve_stage(control, start, arguments, node.member, links[0].frames, on_start)
+    except (ConfigError, OSError) as error:  # its further ranks cannot be started here
+        with contextlib.suppress(OSError):
+            control.send(Started(failure=describe(error)))
+        log.error("it does not start: %s", error)
+        return 3
 
 
 def _joined(node: StartNode, own: EngineArguments) -> list[SealedLink]:

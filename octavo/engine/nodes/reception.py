@@ -20,8 +20,10 @@ from octavo.engine.nodes.connection import (
     HANDSHAKE_SECONDS,
     SealedLink,
     bound_waiting,
+    wait_for_reader,
     watch_for_cuts,
 )
+from octavo.engine.nodes.division import CONTROL
 from octavo.engine.nodes.handshake import ANSWER_BYTES, OTHER_SECRET, FirstEnd, HandshakeError
 from octavo.engine.nodes.messages import Join, Joined, Setting
 from octavo.wire.message_types import WireError
@@ -95,6 +97,8 @@ class Reception:
         for member in self._members.values():
             self._selector.unregister(member.link.connection)
             bound_waiting(member.link.connection, 0)
+            if member.join.channel != CONTROL:
+                wait_for_reader(member.link.connection)
         members, self._members = self._members, {}
         return {place: member.link for place, member in members.items()}
 

@@ -82,6 +82,7 @@ class ProcessGroup:
         Raise ConfigError if one cannot load them.
         """
         num_bytes = 0
+        group = weakref.ref(self)
         for follower in self._as_they_answer():
             try:
                 started = follower.link.receive(Started)
@@ -93,8 +94,7 @@ class ProcessGroup:
             assert started is not None
             follower.started = started
             num_bytes += follower.local_bytes
-        group = weakref.ref(self)
-        for follower in self._followers:
+            # At once, since it gives signs of life from now on, which must be read.
             threading.Thread(
                 target=_watch,
                 args=(follower, self._closing, group),
