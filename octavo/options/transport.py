@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from octavo.options.declare import check, option
 
 MIN_KEY_CHARACTERS = 8  # where other machines can connect
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+# An origin as browsers write it, with a slash at the end at most; null: a page without one.
+_ORIGIN = re.compile(r"\*|localhost|null|[a-z][a-z0-9+.-]*://[^\s/,*?#@]+/?", re.IGNORECASE)
 
 
 class ServerSettingsError(ValueError):
@@ -92,7 +95,8 @@ class TransportSettings:
     # Without names, any host is served if there are keys.
     allowed_hosts: tuple[str, ...] = option(
         (),
-        "a host name of the server, besides its address; *: any, as if there are keys",
+        "a host name of the server, besides its address, or several with commas; *: any, as if "
+        "there are keys",
         "HOST",
         group="access",
         flags=("--allowed-host",),
@@ -101,8 +105,8 @@ class TransportSettings:
     # Without origins: pages of this machine.
     allowed_origins: tuple[str, ...] = option(
         (),
-        "an origin of web pages that may call, or a JSON list; localhost: those of this machine; "
-        "*: any (localhost)",
+        "an origin of web pages that may call, or several with commas, or a JSON list; localhost: "
+        "those of this machine; *: any (localhost)",
         "ORIGINS",
         group="access",
         flags=("--allowed-origin",),
@@ -175,12 +179,23 @@ class TransportSettings:
                 f"{self.host!r} can be reached from other machines; choose a longer key"
             )
         self._check_paths()
+        self._check_origins()
         if not (self.api_keys or self.insecure_no_auth or self.is_local):
             raise ServerSettingsError(
                 f"host={self.host!r} can be reached from other machines, and there is no API key: "
                 "set one (--api-key-file, OCTAVO_API_KEY), bind 127.0.0.1, or, if every client "
                 "that reaches this address may use the model, add --insecure-no-auth"
             )
+
+    def _check_origins(self) -> None:
+        """Refuse what no browser sends, since every page of the meant origin would be refused."""
+        for origin in self.allowed_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ServerSettingsError(
+                    f"allowed_origins has {origin[:200]!r}, which is the origin of no page: write "
+                    "SCHEME://HOST or SCHEME://HOST:PORT, as in https://app.example, and each of "
+                    "several in full"
+                )
 
     def _check_paths(self) -> None:
         root = self.root_path

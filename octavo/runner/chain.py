@@ -24,8 +24,8 @@ def temperature_of(sampling: SamplingParams) -> float:
 def chain_of(sampling: SamplingParams) -> tuple[Stage, ...]:
     """Return the stages of a request; none if it does what a slot does without a chain."""
     options = sampling.sampler_options
-    if options is None:
-        return ()
+    if options is None or (options.mirostat and sampling.is_greedy):
+        return ()  # mirostat takes the place of all filters, behind a temperature that leaves one
     found = _stages(sampling, options)
     if sampling.has_state:
         divided = (found["temperature"],) if "temperature" in found else ()

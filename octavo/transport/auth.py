@@ -33,6 +33,7 @@ _HOST = re.compile(
     r"(?:\[(?P<address>[0-9a-f]*:[0-9a-f:.]*)\]|(?P<name>[a-z0-9_.-]+))(?::(?P<port>[0-9]{0,5}))?"
 )
 _MAX_PORT = 65_535
+_PORTS = {"http": ":80", "https": ":443"}
 _CHALLENGE = ((b"www-authenticate", b"Bearer"),)
 
 
@@ -62,7 +63,7 @@ class AccessControl:
         self._any_address = not is_loopback(config.host)
         if self._any_address:
             self._hosts.add(socket.gethostname().lower())
-        self._origins = frozenset(origin.rstrip("/").lower() for origin in config.allowed_origins)
+        self._origins = frozenset(map(_as_sent, config.allowed_origins))
 
     def check_address(self, path: str, headers: Mapping[str, str], method: str = "POST") -> None:
         """Raise ApiError for a host or an origin that is not allowed."""
@@ -132,6 +133,13 @@ class AccessControl:
                 headers=_CHALLENGE,
             )
         return name_of_key(key.strip())
+
+
+def _as_sent(origin: str) -> str:
+    """Return an origin as browsers write it: without the scheme's own port."""
+    origin = origin.lower().rstrip("/")
+    scheme = origin.partition("://")[0]
+    return origin.removesuffix(_PORTS.get(scheme, "/"))
 
 
 def _name(host: str) -> str:

@@ -235,6 +235,8 @@ def test_aliases_of_a_model_are_divided_by_commas(words: tuple[str, ...]) -> Non
         ("--speculative-ngram-max-match-window-size", "3"),
         ("--speculative-accept-threshold-acc", "0.9"),
         ("--spec-synth-len", "3"),
+        ("--mirostat-lr", "0.1"),
+        ("--cors-credentials",),
     ],
 )
 def test_what_other_servers_would_do_is_refused_by_name(words: tuple[str, ...]) -> None:

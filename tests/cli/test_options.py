@@ -240,6 +240,21 @@ def test_a_server_as_asked_for(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("flag", ["--allowed-origins", "--cors-origins"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["https://a.example,http://b.example:81/", "localhost"],
+        ["https://a.example, http://b.example:81/ ,localhost"],
+        ['["https://a.example", "http://b.example:81/"]', "localhost"],
+    ],
+)
+def test_origins_may_be_given_with_commas(flag: str, words: list[str]) -> None:
+    """A list that counted as one origin would let no page call; llama-server has commas too."""
+    config = server(*[word for value in words for word in (flag, value)])
+    assert config.allowed_origins == ("https://a.example", "http://b.example:81/", "localhost")
+
+
 def test_keys_come_from_three_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "keys"
     file.write_text("# ours\nfile-key-1\n", "utf-8")
@@ -258,6 +273,10 @@ def test_keys_come_from_three_places(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ),
         (["--allowed-origins", "[1]"], UsageError, "is not a JSON list of names"),
         (["--allowed-origins", "[x"], UsageError, "is not a JSON list of names"),
+        (["--allowed-origins", "app.example"], ServerSettingsError, "the origin of no page"),
+        (["--allowed-origins", "https://*.example"], ServerSettingsError, "the origin of no page"),
+        (["--allowed-origins", "https://a.example/app"], ServerSettingsError, "origin of no page"),
+        (["--allowed-origins", "localhost,"], ServerSettingsError, "has '', which is the origin"),
         (["--host", "0.0.0.0"], ServerSettingsError, "there is no API key"),
         (
             ["--api-key", "short", "--host", "0.0.0.0"],

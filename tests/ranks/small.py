@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from octavo import LLM, SamplingParams
+from octavo import LLM, SamplerOptions, SamplingParams
 from octavo.core.snapshot import EngineSnapshot, take_snapshot
 from tests.models.made_up import LATENT
 from tests.quantize.made import write_model
@@ -48,6 +48,7 @@ TIGHT: dict[str, Any] = {
     "max_num_batched_tokens": 16,
     "max_model_len": 64,
 }
+WITH_STATE = SamplerOptions(mirostat=2, mirostat_tau=2.0, mirostat_eta=0.5)
 SHARED = [3 + 7 * j % 90 for j in range(32)]  # a prefix that several prompts have
 PROMPTS = [
     [4, 5, 6],
@@ -66,7 +67,7 @@ def write(directory: Path, kind: str) -> Path:
 
 
 def sampling(index: int) -> SamplingParams:
-    """Return the settings of a request: every second one is greedy."""
+    """Return the settings of a request: every second one is greedy, and the fifth has a state."""
     return SamplingParams(
         max_tokens=18,
         temperature=0.0 if index % 2 else 1.0,
@@ -74,6 +75,7 @@ def sampling(index: int) -> SamplingParams:
         logprobs=2,
         prompt_logprobs=1 if index == 2 else None,
         ignore_eos=True,
+        sampler_options=WITH_STATE if index == 4 else None,
     )
 
 

@@ -93,7 +93,8 @@ def sample(
 ) -> int:
     """Return the token that the sampler must choose; `mu` is mirostat's bound, if not the first."""
     row = masked(logits, sampling, prompt, output, stop_ids)
-    if sampling.is_greedy and sampling.sampler_options is None:
+    options = sampling.sampler_options
+    if sampling.is_greedy and (options is None or options.mirostat):
         return max(range(len(row)), key=lambda token: (row[token], -token))
     keys = noise.keys(sampling.seed or 0, len(output))
     if sampling.has_state:

@@ -95,6 +95,22 @@ def test_the_likeliest_token_needs_no_chain_unless_it_may_be_left_out(
     assert (chain_of(sampling) == ()) is is_plain
 
 
+@pytest.mark.parametrize("order", [(), ("typical_p",), ("xtc", "temperature"), ("top_k",)])
+def test_mirostat_leaves_out_filters_at_temperature_0_too(order: tuple[str, ...]) -> None:
+    """The text is not drawn, whatever `samplers` says."""
+    options = SamplerOptions(mirostat=2, typical_p=0.5, xtc_probability=0.5, samplers=order)
+    sampling = SamplingParams(temperature=0.0, top_k=5, sampler_options=options)
+    assert sampling.is_greedy
+    assert chain_of(sampling) == ()
+
+
+def test_mirostat_at_temperature_0_gives_the_likeliest_text(llm: LLM) -> None:
+    fields: dict[str, Any] = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
+    options = {"mirostat": 1, "typical_p": 0.3, "samplers": ["typical_p"]}
+    likeliest = completed(llm, **fields).token_ids
+    assert completed(llm, **fields, sampler_options=options).token_ids == likeliest
+
+
 def test_breakers_are_the_last_tokens_of_their_texts(llm: LLM) -> None:
     encode = llm.get_tokenizer().encode
     options = SamplerOptions(dry_multiplier=1.0, dry_sequence_breakers=("x", "the"))

@@ -40,13 +40,13 @@ def keys_of(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def words(given: list[str] | None) -> tuple[str, ...]:
-    """Return names that were given one by one, or in a JSON list as vLLM takes them."""
+    """Return names that were given one by one or with commas, or in a JSON list as in vLLM."""
     import json
 
     found: list[str] = []
     for text in given or ():
         if not text.startswith("["):
-            found.append(text)
+            found += [each.strip() for each in text.split(",")]
             continue
         try:
             names = json.loads(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from octavo.core.request import TokenEvent
 from octavo.wire.codec import event_from_wire, event_to_wire
@@ -59,11 +59,29 @@ Record = Model | Began | Emitted | Rested | Forgotten
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Record)
 _EVENT_DECODER = msgspec.msgpack.Decoder(WireEvent)
+_TOKENS_ALONE = structs.astuple(WireEvent(0, 0, ()))[3:]
 
 
 def encode(record: Record) -> bytes:
-    """Encode a record as a payload of the file."""
+    """Encode a record as a payload of the file.
+
+    An event ends with its last field that says something: earlier versions have fewer fields, and
+    read no event with more.
+    """
+    if isinstance(record, Emitted):
+        return _ENCODER.encode((Emitted.__struct_config__.tag, [*map(_fields_of, record.events)]))
     return _ENCODER.encode(record)
+
+
+def _fields_of(event: WireEvent) -> tuple[object, ...]:
+    """Return the fields of an event up to the last one that has not its default, None."""
+    fields = structs.astuple(event)
+    if fields[3:] == _TOKENS_ALONE:
+        return fields[:3]
+    num_fields = len(fields)
+    while fields[num_fields - 1] is None:
+        num_fields -= 1
+    return fields[:num_fields]
 
 
 def decode(payload: bytes) -> Record | None:
