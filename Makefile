@@ -230,8 +230,8 @@ build/gpu-blind: requirements/gpu-blind.txt $(VENV)/.torch
 # Triton decides when it is imported whether its functions are interpreted or compiled.
 GPU_BLIND := PYTHONPATH=build/gpu-blind TRITON_CACHE_DIR=build/gpu-blind/cache
 test-gpu-blind: setup build/gpu-blind ## the kernels for cards, without one: interpreted, compiled, and executed as compiled (minutes)
-	@TRITON_INTERPRET=1 $(GPU_BLIND) $(RUN) -m pytest --quiet $(SPREAD) $(ARGS) tests/gpu_blind
-	@$(GPU_BLIND) $(RUN) -m pytest --quiet $(SPREAD) $(ARGS) tests/gpu_blind
+	@TRITON_INTERPRET=1 $(GPU_BLIND) $(RUN) -m pytest --quiet --whole $(SPREAD) $(ARGS) tests/gpu_blind
+	@$(GPU_BLIND) $(RUN) -m pytest --quiet --whole $(SPREAD) $(ARGS) tests/gpu_blind
 
 # A checkout of llama.cpp, whose tests of its server are run where they are.
 LLAMA_CHECKOUT ?= $(LLAMA)/vendor/llama.cpp

@@ -116,11 +116,13 @@ def let_numpy_sleep() -> None:
 
 
 def stay_on_loopback() -> None:
-    """Make the library of cards (NCCL) meet within this machine, unless the user names a network.
+    """Make the library of cards (NCCL) meet within this machine, unless the user says otherwise.
 
-    By itself it would listen where other machines can reach it.
+    By itself it would listen where other machines can reach it, and at a port of this machine at
+    which everyone may ask about its ranks (RAS).
     """
     os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("NCCL_RAS_ENABLE", "0")
 
 
 def environment_without_secrets() -> dict[str, str]:

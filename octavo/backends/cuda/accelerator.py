@@ -75,10 +75,11 @@ class Accelerator(TensorDevice, Protocol):
         graphs; a replay of one of them overwrites what the others have made.
         """
 
-    def join(self, meeting: str, context: ParallelContext) -> Exchange:
+    def join(self, meeting: int, context: ParallelContext) -> Exchange:
         """Connect this device with those of the other ranks, once all of them have come.
 
-        They find each other through a file, `meeting`, which is empty at first and stays open.
+        They find each other through a file, whose descriptor is `meeting`, and which is empty at
+        first. It may be called in any thread, and may wait for ever for a rank that has ended.
         """
 
 

@@ -113,7 +113,7 @@ class CudaBackend(TorchBackend):
         with self._accelerator.working():
             if not self._multiplies(made.matrix(0)):
                 return made
-        return ScaledExperts(made.values, made.kind, made.scales, self._rounding)
+        return ScaledExperts(made.values, made.kind, made.scales, made.group, self._rounding)
 
     def _multiplies(self, made: TorchMatrix) -> bool:
         """Return whether the card itself multiplies the codes of a matrix, if it has codes.
@@ -150,7 +150,7 @@ class CudaBackend(TorchBackend):
                 values = torch.empty(shape, dtype=self.dtype, device=home.device)
                 for target, each in zip(values, matrices, strict=True):
                     put(target, each, home)
-            made = TorchExperts(values, self._form_of(matrices, module), scales)
+            made = TorchExperts(values, self._form_of(matrices, module), scales, group)
             made.matrix(0).prove_shapes(self.dtype)
             self._counted(values)
             if scales is not None:
@@ -198,7 +198,7 @@ class CudaBackend(TorchBackend):
         return refusal(self._interpreter.instructions, has_kernels=self._has_kernels)
 
     def _begin_graphs(self) -> None:
-        """Make the largest graph, in the thread of the steps; the others follow when needed."""
+        """Make the first graphs, in the thread of the steps; the others follow when needed."""
         assert self._size is not None
         interpreter, buffers = self._ready
         self._graphs = DecodeGraphs(
@@ -207,7 +207,7 @@ class CudaBackend(TorchBackend):
             self._others,
         )
         try:
-            self._thread.submit(self._graphs.capture_largest).result()
+            self._thread.submit(self._graphs.capture_first).result()
         except RuntimeError as error:
             raise NoBackendError(
                 f"decode steps cannot be captured as graphs on {self._accelerator.name}: {error}; "
@@ -305,6 +305,7 @@ class CudaBackend(TorchBackend):
         logits, tokens = graphs.run(batch, temperatures, keys, continues=True)
 
         def finish(drawn: NDArray[np.int64]) -> StepOutput:
+            self._check_exchanges()
             if drawn.min() >= 0:
                 return StepOutput(steady.append(drawn))
             rows = DeviceRows(list(range(len(drawn))), [], [], [])
@@ -339,6 +340,11 @@ class CudaBackend(TorchBackend):
         drawn = self._sampler.draw_there(logits, found, draws) if found.rows else None
         return self._fetched(draws, found, logits, drawn, None)
 
+    def _check_exchanges(self) -> None:
+        """Refuse what the host has waited for, if an exchange behind it brought nothing."""
+        if self._others is not None:
+            self._others.check()
+
     def _fetched(
         self,
         draws: Draws,
@@ -353,6 +359,7 @@ class CudaBackend(TorchBackend):
             (rows,) = self._home.upload([np.array(found.fetched, np.int64)])
             wanted.append(logits[rows])
         on_host = self._home.fetch(wanted)
+        self._check_exchanges()
         states = NO_FLOATS if hidden is None else on_host.pop(0)
         tokens = [] if drawn is None else on_host.pop(0).tolist()
         # Nothing depends on rows that are not fetched, and their memory is hardly ever touched.

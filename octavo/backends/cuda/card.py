@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, distributed
 
 from octavo.backends.cuda.accelerator import Copies, Graph, Kernel
+from octavo.backends.cuda.exchange import Meeting
 from octavo.backends.select import NoBackendError
 from octavo.distributed.context import ParallelContext
 from octavo.env import stay_on_loopback
@@ -21,13 +22,23 @@ _Made = TypeVar("_Made")
 class NcclExchange:
     """One card among several; implements `octavo.backends.cuda.exchange.Exchange`."""
 
-    def __init__(self, meeting: str, context: ParallelContext) -> None:
+    def __init__(self, meeting: int, context: ParallelContext) -> None:
+        """Connect the card, which all ranks do at once: the first exchange waits for them."""
         stay_on_loopback()
+        found = Meeting(meeting)
         library: Any = distributed
         make = library.ProcessGroupNCCL  # which builds for the CPU have not
-        store = library.FileStore(meeting, context.ranks)
+        store = library.FileStore(found.path, context.ranks)
         self._ranks = context.ranks
         self._group = make(store, context.rank, context.ranks, make.Options())
+        self._meeting = found
+        self.gather(torch.zeros(1, device="cuda"))
+        torch.cuda.synchronize()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_meeting"):
+            del self._group  # which writes to the file once more
+            self._meeting.close()
 
     def gather(self, values: Tensor) -> Tensor:
         made = values.new_empty(self._ranks, *values.shape)
@@ -144,7 +155,7 @@ class CudaAccelerator(Copies):
             run()
         usual.wait_stream(stream)
 
-    def join(self, meeting: str, context: ParallelContext) -> NcclExchange:
+    def join(self, meeting: int, context: ParallelContext) -> NcclExchange:
         with self.working():
             return NcclExchange(meeting, context)
 

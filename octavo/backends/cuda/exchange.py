@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from threading import Event
+import os
+from concurrent.futures import Future
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -31,6 +33,22 @@ class Exchange(Protocol):
         """End what waits for another rank, in any thread."""
 
 
+class Meeting:
+    """The file through which devices find each other, by a name that this process alone uses.
+
+    Libraries open it by that name whenever they like, and write to it a last time when their group
+    ends. Until then, its number must be that of no other file.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._own = os.dup(descriptor)
+        self.path = f"/proc/self/fd/{self._own}"
+
+    def close(self) -> None:
+        """Give the number back, once the group has ended."""
+        os.close(self._own)
+
+
 class DeviceCommunicator:
     """The connection of a rank to the others; implements `octavo.distributed.Communicator`.
 
@@ -43,18 +61,48 @@ class DeviceCommunicator:
         self._exchange: Exchange | None = None
         self._reason = ""
         self._has_ended = Event()
+        self._has_news = Event()  # the device is connected, or will never be
 
-    def join(self, home: Accelerator, meeting: str) -> None:
-        """Wait for the other ranks, and connect to them, unless that has been done."""
-        if self._exchange is None:
-            self._exchange = home.join(meeting, self.context)
+    def join(self, home: Accelerator, meeting: int) -> None:
+        """Wait for the other ranks, and connect to them, unless that has been done.
+
+        Raise BackendEndedError if one has ended. A library that waits for it cannot be interrupted,
+        so that its thread is left behind then.
+        """
+        if self._exchange is not None:
+            return
+        made: Future[Exchange] = Future()
+        made.add_done_callback(lambda _: self._has_news.set())
+
+        def connect() -> None:
+            try:
+                made.set_result(home.join(meeting, self.context))
+            except BaseException as error:
+                made.set_exception(error)
+
+        Thread(target=connect, name="octavo meeting", daemon=True).start()
+        self._has_news.wait()
+        self.check()
+        try:
+            self._exchange = made.result()
+        except RuntimeError as error:
+            raise BackendEndedError(self.why(error)) from error
 
     def end(self, reason: str) -> None:
         """End the exchange because a rank has ended; the reason is raised where one waits."""
         self._reason = self._reason or reason
         self._has_ended.set()
+        self._has_news.set()
         if self._exchange is not None:
             self._exchange.end()
+
+    def check(self) -> None:
+        """Raise BackendEndedError if a rank has ended: an exchange that was aborted brings nothing.
+
+        A card goes on behind it, with whatever its memory holds.
+        """
+        if self._has_ended.is_set():
+            raise BackendEndedError(self._reason)
 
     def all_reduce(self, values: Tensor) -> Tensor:
         first, *others = self._gathered(values).unbind(0)

@@ -144,12 +144,19 @@ class DecodeGraphs:
                 self.inputs.tables[group][: len(part), :width].copy_(copied)
                 self._tables[group] = part.copy()
 
-    def capture_largest(self) -> None:
-        """Make the graph of most rows, in whose memory all others fit."""
+    def capture_first(self) -> None:
+        """Make the graph of most rows, in whose memory all others fit; with ranks, make all.
+
+        If the card of one rank refused a graph later, that rank would do the work of its step, and
+        so its exchanges, less often than the others.
+        """
+        most = len(self.inputs.positions)
+        least = most if self._communicator is None else self._unit
         with self._home.working():
             self.inputs.positions.fill_(-1)
             self.inputs.temperatures.fill_(-1.0)
-            self.capture(len(self.inputs.positions))
+            for rows in range(most, least - 1, -self._unit):
+                self.capture(rows)
 
     def _capture_late(self, rows: int) -> None:
         """Make a graph that a step needs; if the card refuses, no further one is tried.

@@ -66,6 +66,7 @@ class ScaledExperts(TorchExperts):
             self.values[number],
             kind=self.kind,
             scales=self.scales[number],
+            group=self.group,
             rounding=self.rounding,
         )
 
@@ -76,7 +77,8 @@ def scaled_matrix(made: TorchMatrix, rounding: Rounding) -> ScaledMatrix:
     whole = None
     if _scale_in(made.kind) is not None and bool((made.scales == made.scales[:1]).all()):
         whole = made.scales[:1]
-    return ScaledMatrix(made.values, made.gated, made.kind, made.scales, rounding, whole)
+    form = made.gated, made.kind, made.scales, made.group
+    return ScaledMatrix(made.values, *form, rounding, whole)
 
 
 def product_refusal(
@@ -116,11 +118,11 @@ def _fault(outputs: int, inputs: int, home: Accelerator, *, is_whole: bool) -> s
     times = -(-outputs // unlike)
     codes = few.view(torch.uint8).repeat(times, 1)[:outputs].contiguous().view(eight_bits.CODES)
     scales = few_scales.repeat(times, 1)[:outputs].contiguous()
-    made = ScaledMatrix(codes, kind=kind, scales=scales, whole_scale=whole)
+    made = ScaledMatrix(codes, kind=kind, scales=scales, group=inputs, whole_scale=whole)
     found = made.product(rows, None)
     if not bool((found == found[:1]).all()):
         return "the bits of a row depend on its place in a tile"
-    expected = TorchMatrix(few, kind=kind, scales=few_scales).product(rows[:1], None)
+    expected = TorchMatrix(few, False, kind, few_scales, inputs).product(rows[:1], None)
     error = (found[:1, :unlike].float() - expected.float()).abs().max()
     if not bool(error <= _TOLERANCE * expected.float().abs().max()):
         return "they have other values than those of floats"

@@ -71,7 +71,7 @@ class RankBackend(CudaBackend):
 
     def _new_cache(self, num_blocks: int) -> None:
         # The cache of the largest step comes before anything is exchanged.
-        self.communicator.join(self._accelerator, f"/proc/self/fd/{self.place.meeting}")
+        self.communicator.join(self._accelerator, self.place.meeting)
         super()._new_cache(num_blocks)
 
     def _cache_layout(self) -> tuple[KVLayout, KVPages]:

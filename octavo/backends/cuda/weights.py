@@ -32,7 +32,7 @@ def put(target: Tensor, parts: Sequence[StoredRows], home: TensorDevice) -> None
             if rows.type in FLOAT_TYPES:
                 copied = _floats(rows, home)
             elif group:
-                copied = of_groups(*_codes(rows, group, home), target.dtype)
+                copied = of_groups(*_codes(rows, group, home), group, target.dtype)
             else:
                 (copied,) = home.upload([rows.floats()])
             target[begin : begin + len(rows)] = copied.to(target.dtype)

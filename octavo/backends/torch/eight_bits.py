@@ -71,11 +71,12 @@ def as_rounded(x: Tensor, scale: float | None = None) -> Tensor:
     return values.clamp(-most, most).to(x.dtype)
 
 
-def of_groups(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the values of codes [..., inputs] whose groups of inputs have scales [..., groups]."""
+def of_groups(codes: Tensor, scales: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+    """Return the values of codes [..., inputs] whose groups of inputs have scales [..., groups].
+
+    A last group may have fewer inputs than its size.
+    """
     values = codes.float()
-    groups, inputs = scales.shape[-1], codes.shape[-1]
-    if groups == 1:
+    if scales.shape[-1] == 1:
         return (values * scales).to(dtype)
-    size = -(-inputs // groups)
-    return (values * scales.repeat_interleave(size, -1)[..., :inputs]).to(dtype)
+    return (values * scales.repeat_interleave(size, -1)[..., : codes.shape[-1]]).to(dtype)

@@ -30,6 +30,7 @@ class TorchMatrix:
     gated: bool = False  # the first half of the outputs are gates, the others their ups
     kind: str = "float"  # the form of the rows that it reads, as `ops.formed` has it
     scales: Tensor | None = None  # of codes: [outputs, groups of inputs]
+    group: int = 0  # inputs that share a scale, if there are scales
 
     @property
     def outputs(self) -> int:
@@ -75,7 +76,8 @@ class TorchMatrix:
     def _part(self, first: int, stop: int, dtype: torch.dtype) -> Tensor:
         if self.scales is None:
             return self.values[first:stop].to(dtype)
-        return eight_bits.of_groups(self.values[first:stop], self.scales[first:stop], dtype)
+        codes, scales = self.values[first:stop], self.scales[first:stop]
+        return eight_bits.of_groups(codes, scales, self.group, dtype)
 
     def _parts(self, dtype: torch.dtype) -> list[tuple[int, int]]:
         """Return the outputs of each product; codes become floats a bounded part at a time."""
@@ -92,6 +94,7 @@ class TorchExperts:
     values: Tensor
     kind: str = "float"
     scales: Tensor | None = None  # of codes: [experts, outputs, groups of inputs]
+    group: int = 0  # inputs that share a scale, if there are scales
 
     @property
     def matrices(self) -> list[TorchMatrix]:
@@ -104,7 +107,7 @@ class TorchExperts:
     def matrix(self, number: int) -> TorchMatrix:
         """Return the matrix of one expert."""
         scales = None if self.scales is None else self.scales[number]
-        return TorchMatrix(self.values[number], kind=self.kind, scales=scales)
+        return TorchMatrix(self.values[number], False, self.kind, scales, self.group)
 
 
 def rounded_form(matrices: Sequence[Sequence[StoredRows]], *, is_static: bool) -> str:

@@ -21,9 +21,9 @@ class DeviceGroup(ProcessGroup):
 
     def __init__(self, num_ranks: int) -> None:
         super().__init__(num_ranks)
-        # The libraries of devices find each other through it, and may open it again at any time
-        # by its number, which must therefore be that of no other file.
+        # The libraries of devices find each other through it.
         self._meeting = os.memfd_create("octavo meeting", os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, self._meeting)
         self._steps: list[socket.socket] = []
         weakref.finalize(self, _close_all, self._steps)
         try:

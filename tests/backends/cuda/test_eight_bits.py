@@ -36,7 +36,7 @@ from tests.quant.made_up import MadeFormat, compressed, fp8, fp8_blocks, write_p
 FORMATS: dict[str, MadeFormat] = {
     "rows": fp8(compressed("channel"), lambda rows, columns: (rows, 1)),
     "matrix": fp8({"quant_method": "fp8"}, lambda rows, columns: ()),
-    "blocks": fp8_blocks(32, 32),
+    "block": fp8_blocks(32, 32),
 }
 SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96}
 
@@ -64,13 +64,17 @@ def matrices_of(backend: TorchBackend) -> list[TorchMatrix]:
         ("float32", "rows", "dynamic"),
         ("float32", "matrix", "dtype"),
         ("bfloat16", "matrix", "dynamic"),
-        ("bfloat16", "blocks", "dynamic"),
+        ("bfloat16", "block", "dynamic"),
+        ("float32", "a part of a block", "dtype"),
     ],
 )
 def test_the_plain_form_has_the_references_bits(
     dtype: str, name: str, activations: str, tmp_path: Path
 ) -> None:
-    opened = write_pair(tmp_path, FORMATS[name], **SIZES).stored
+    made, sizes = FORMATS[name.removeprefix("a part of a ")], dict(SIZES)
+    if name.startswith("a part"):
+        sizes["intermediate_size"] = 80  # two blocks and a half
+    opened = write_pair(tmp_path, made, **sizes).stored
     expected = logits_of(opened, TorchBackend(dtype, activations=activations))
     home = FakeAccelerator(multiplies_eight_bits=False)
     backend = CudaBackend(home, dtype, activations=activations)
@@ -79,7 +83,7 @@ def test_the_plain_form_has_the_references_bits(
     assert len(kept) == 2 * 4
     assert {each.values.dtype for each in kept} == {torch.float8_e4m3fn}
     assert not any(isinstance(each, ScaledMatrix) for each in kept)
-    rounded = activations == "dynamic" and name != "blocks"
+    rounded = activations == "dynamic" and name != "block"
     assert {each.kind for each in kept} == {"fp8" if rounded else "float"}
 
 
@@ -137,7 +141,7 @@ def test_weights_never_pass_through_floats_on_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither those that stay in eight bits, nor those of parts of different forms."""
-    opened = write_pair(tmp_path, FORMATS["blocks"], **SIZES).stored
+    opened = write_pair(tmp_path, FORMATS["block"], **SIZES).stored
     expected = logits_of(opened, TorchBackend("float32"))
     from octavo.backends import stored_rows
 
@@ -211,7 +215,7 @@ def test_products_are_captured_and_replayed_with_what_their_rows_then_are() -> N
     with home.working():
         codes = torch.randn(32, 48, generator=generator).to(home.device).to(eight_bits.CODES)
         scales = torch.rand(32, 1, generator=generator).to(home.device)
-        matrix = ScaledMatrix(codes, kind="fp8", scales=scales)
+        matrix = ScaledMatrix(codes, kind="fp8", scales=scales, group=48)
         x = torch.zeros(5, 48, dtype=torch.bfloat16, device=home.device)
         graph, found = home.capture(lambda: matrix.product(x, None))
         x.copy_(torch.randn(5, 48, generator=generator).to(home.device))

@@ -53,7 +53,7 @@ def two_devices(
     prepared: Callable[[CudaBackend], None] = lambda backend: None,
 ) -> LeadingBackend:
     """Return the backend of the first rank; the other one ends with it."""
-    meeting = os.memfd_create("meeting")
+    meeting = os.memfd_create("meeting")  # closed with the first rank
     ours, theirs = socket.socketpair()
     backends: list[CudaBackend] = []
     for rank, (make, end) in enumerate(((first, ours), (further, theirs))):
@@ -75,6 +75,7 @@ def two_devices(
 
     Thread(target=follow, daemon=True).start()
     weakref.finalize(leading, ours.close)
+    weakref.finalize(leading, os.close, meeting)
     leading.make_cache(num_blocks)
     return leading
 
@@ -126,7 +127,12 @@ class FurtherCaptures(Captures, FollowingBackend):
     """The further one of two that capture."""
 
 
-def two_capturing(windows: Windows, num_blocks: int, block_size: int) -> LeadingBackend:
+def two_capturing(
+    windows: Windows,
+    num_blocks: int,
+    block_size: int,
+    further: type[FollowingBackend] = FurtherCaptures,
+) -> LeadingBackend:
     """Make two devices whose decode steps are replayed."""
     spec = even(windows)
 
@@ -139,6 +145,6 @@ def two_capturing(windows: Windows, num_blocks: int, block_size: int) -> Leading
         block_size,
         num_blocks,
         first=FirstCaptures,
-        further=FurtherCaptures,
+        further=further,
         prepared=prepare,
     )

@@ -75,12 +75,12 @@ def test_rounded_rows_are_a_form_whose_rows_are_independent(kind: str) -> None:
     assert ops.formed(x, "float") is x
 
 
-@pytest.mark.parametrize("groups", [1, 3, 4])
-def test_values_have_the_scales_of_their_groups(groups: int) -> None:
+@pytest.mark.parametrize(("groups", "size"), [(1, 10), (1, 16), (2, 8), (3, 4), (4, 3)])
+def test_values_have_the_scales_of_their_groups(groups: int, size: int) -> None:
+    """A last group may be cut short, by much or little."""
     codes = torch.randn(5, 10, generator=torch.Generator().manual_seed(2)).to(eight_bits.CODES)
     scales = torch.arange(1, 5 * groups + 1).view(5, groups).float()
-    found = eight_bits.of_groups(codes, scales, torch.float32)
-    size = -(-10 // groups)
+    found = eight_bits.of_groups(codes, scales, size, torch.float32)
     for row in range(5):
         for column in range(10):
             factor = float(scales[row, column // size])

@@ -159,7 +159,7 @@ class FakeAccelerator(Copies):
         with _disable_current_modes():
             kernel[grid](*given, *numbers, **constants)
 
-    def join(self, meeting: str, context: ParallelContext) -> GlooExchange:
+    def join(self, meeting: int, context: ParallelContext) -> GlooExchange:
         from octavo.backends.cuda.fake.exchange import GlooExchange
 
         return GlooExchange(self, meeting, context)

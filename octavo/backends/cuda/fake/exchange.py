@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, distributed
 
+from octavo.backends.cuda.exchange import Meeting
 from octavo.backends.cuda.fake.tensor import FakeTensor
 from octavo.distributed.context import ParallelContext
 
@@ -22,16 +23,23 @@ class GlooExchange:
     """One fake device among several; implements `octavo.backends.cuda.exchange.Exchange`."""
 
     def __init__(
-        self, accelerator: FakeAccelerator, meeting: str, context: ParallelContext
+        self, accelerator: FakeAccelerator, meeting: int, context: ParallelContext
     ) -> None:
+        found = Meeting(meeting)
         library: Any = distributed
         make = library.ProcessGroupGloo
         options = make._Options()
         options._devices = [make.create_device(hostname=_LOOPBACK)]
         options._timeout = _TIMEOUT
-        store = library.FileStore(meeting, context.ranks)
+        store = library.FileStore(found.path, context.ranks)
         self._group = make(store, context.rank, context.ranks, options)
         self._accelerator, self._ranks = accelerator, context.ranks
+        self._meeting = found
+
+    def __del__(self) -> None:
+        if hasattr(self, "_meeting"):
+            del self._group  # which writes to the file once more
+            self._meeting.close()
 
     def gather(self, values: Tensor) -> Tensor:
         made = values.new_empty(self._ranks, *values.shape)
