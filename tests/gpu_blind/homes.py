@@ -59,7 +59,7 @@ class Home(HostDevice):
     def capture(self, run: Callable[[], _Made], beside: Graph | None = None) -> tuple[Graph, _Made]:
         raise NotImplementedError
 
-    def join(self, meeting: str, context: ParallelContext) -> Exchange:
+    def join(self, meeting: int, context: ParallelContext) -> Exchange:
         raise NotImplementedError
 
     def working(self) -> AbstractContextManager[None]:
