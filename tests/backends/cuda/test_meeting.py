@@ -114,7 +114,8 @@ def test_libraries_of_cards_open_nothing_beyond_what_ranks_need(
     monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
     monkeypatch.setenv("NCCL_RAS_ENABLE", "1")  # the user's word holds
     env.stay_on_loopback()
-    assert (os.environ["NCCL_SOCKET_IFNAME"], os.environ["NCCL_RAS_ENABLE"]) == ("lo", "1")
+    found = env.child_environment({})
+    assert (found["NCCL_SOCKET_IFNAME"], found["NCCL_RAS_ENABLE"]) == ("lo", "1")
     monkeypatch.delenv("NCCL_RAS_ENABLE")
     env.stay_on_loopback()
-    assert os.environ["NCCL_RAS_ENABLE"] == "0"
+    assert env.child_environment({})["NCCL_RAS_ENABLE"] == "0"
