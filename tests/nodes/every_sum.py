@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from octavo.confine.filter import why_unavailable
 from tests.client.clients import LIMIT
 from tests.nodes.cable import laid_cable
 from tests.nodes.running import Nodes, exists, nodes
-from tests.nodes.test_deaths import Server
+from tests.nodes.test_deaths import Server, starting
 from tests.ranks.followers import KIND, PROMPTS, SAMPLING, followers_of, wait_until
 from tests.ranks.small import FORMATS, KINDS, TIGHT, answers, write
 
@@ -161,20 +160,12 @@ def test_a_node_with_another_secret_is_kept_away_until_it_has_the_right_one(
     wrong.write_text("another secret of the tests, as long as the right one\n")
     try:
         others.start(1, link_secret_file=str(wrong))
-        made: list[LLM] = []
-
-        def serve() -> None:
-            made.append(LLM(str(model), **TIGHT, **others.options))
-
-        first = threading.Thread(target=serve)
-        first.start()
-        others.wait_for_log(1, "the first node has another secret")
-        assert not made
-        others.programs[1].kill()
-        others.programs[1].wait(LIMIT)
-        others.start(1)
-        first.join(LIMIT)
-        made[0].close()
+        with starting(model, others.options) as made:
+            others.wait_for_log(1, "the first node has another secret")
+            assert not made
+            others.programs[1].kill()
+            others.programs[1].wait(LIMIT)
+            others.start(1)
     finally:
         others.end()
 
@@ -185,18 +176,10 @@ def test_nodes_that_divide_something_else_are_refused(tmp_path: Path) -> None:
     stages.options["master_port"] = others.options["master_port"]
     try:
         wrong = stages.start(1)
-        made: list[LLM] = []
-
-        def serve() -> None:
-            made.append(LLM(str(model), **TIGHT, **others.options))
-
-        first = threading.Thread(target=serve)
-        first.start()
-        assert wrong.wait(LIMIT) != 0
-        assert "its --pipeline-parallel-size is 2" in stages.log_of(1)
-        others.start(1)
-        first.join(LIMIT)
-        made[0].close()
+        with starting(model, others.options):
+            assert wrong.wait(LIMIT) != 0
+            assert "its --pipeline-parallel-size is 2" in stages.log_of(1)
+            others.start(1)
     finally:
         stages.end()
         others.end()

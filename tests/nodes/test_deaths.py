@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,21 @@ class Server:
         await seen.wait()
         await meanwhile()
         return await asyncio.gather(*asked)
+
+
+@contextmanager
+def starting(model: Path, options: dict[str, Any]) -> Iterator[list[LLM]]:
+    """Let an engine start meanwhile, which is in the list once its nodes have joined it."""
+    made: list[LLM] = []
+
+    def start() -> None:
+        made.append(LLM(str(model), **TIGHT, **options))
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    yield made
+    thread.join(LIMIT)
+    made[0].close()
 
 
 def expected_of(model: Path) -> list[list[int]]:
@@ -130,18 +146,10 @@ def test_a_node_that_the_first_one_refuses_ends_and_says_why(tmp_path: Path) -> 
         others.programs[1].kill()
         others.programs[1].wait(LIMIT)
         wrong = others.start(1, other)
-        server: list[LLM] = []
-
-        def serve() -> None:
-            server.append(LLM(str(model), **TIGHT, **others.options))
-
-        first = threading.Thread(target=serve)
-        first.start()
-        assert wrong.wait(LIMIT) != 0
-        assert "its model is another one" in others.log_of(1)
-        others.start(1)
-        first.join(LIMIT)
-        server[0].close()
+        with starting(model, others.options):
+            assert wrong.wait(LIMIT) != 0
+            assert "its model is another one" in others.log_of(1)
+            others.start(1)
 
 
 def test_a_node_whose_model_cannot_be_opened_ends_and_says_why(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed
 
 from octavo.backends.cuda.accelerator import Copies, Graph, Kernel
-from octavo.backends.cuda.exchange import Meeting
+from octavo.backends.cuda.exchange import LibraryExchange, Meeting
 from octavo.backends.select import NoBackendError
 from octavo.distributed.context import ParallelContext
 from octavo.env import stay_on_loopback
@@ -19,7 +19,7 @@ from octavo.observe.machine import Memory
 _Made = TypeVar("_Made")
 
 
-class NcclExchange:
+class NcclExchange(LibraryExchange):
     """One card among several; implements `octavo.backends.cuda.exchange.Exchange`."""
 
     def __init__(self, meeting: int, context: ParallelContext) -> None:
@@ -34,11 +34,6 @@ class NcclExchange:
         self._meeting = found
         self.gather(torch.zeros(1, device="cuda"))
         torch.cuda.synchronize()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_meeting"):
-            del self._group  # which writes to the file once more
-            self._meeting.close()
 
     def gather(self, values: Tensor) -> Tensor:
         made = values.new_empty(self._ranks, *values.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import Future
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -47,6 +47,18 @@ class Meeting:
     def close(self) -> None:
         """Give the number back, once the group has ended."""
         os.close(self._own)
+
+
+class LibraryExchange:
+    """An exchange by a group of a library of torch's, which uses its meeting until it ends."""
+
+    _group: Any
+    _meeting: Meeting
+
+    def __del__(self) -> None:
+        if hasattr(self, "_meeting"):
+            del self._group  # which writes to the file once more
+            self._meeting.close()
 
 
 class DeviceCommunicator:

@@ -5,11 +5,10 @@ It starts the node's further ranks itself, which know nothing of the other nodes
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 
-from msgspec import Raw, structs
+from msgspec import structs
 
 from octavo.backends.base import Backend
 from octavo.backends.kind import WeightFile
@@ -27,7 +26,6 @@ from octavo.observe import machine
 from octavo.options.engine import EngineArguments
 from octavo.options.processes.machines import processes_of_machine
 from octavo.resolve import EngineConfig
-from octavo.wire.message_types import pack
 
 
 class RanksOfNodes(RankGroup):
@@ -96,7 +94,7 @@ def serve_ranks(
     steps, parts = links
     count, node = processes_of_machine(arguments), arguments.node_rank
     group = RankGroup(count, sums=True, first=node * count)
-    group.start(structs.replace(start, arguments=Raw(pack(arguments))), _end)
+    group.start(start, arguments)
     place = NodePlace(node, arguments.nnodes, (steps.frames,), (parts.part_link()[0],))
 
     def started(backend: NativeBackend) -> Started:
@@ -111,7 +109,3 @@ def serve_ranks(
 
     own = structs.replace(group.place, machine=place)
     return follow_start(control, start, arguments, own, follow, started)
-
-
-def _end(reason: str) -> None:
-    os._exit(4)

@@ -14,10 +14,16 @@ import sys
 
 from octavo.backends.cuda.ranks import FollowingBackend
 from octavo.distributed.context import DevicePlace
-from octavo.engine.ranks.link import Link, Started, StartRank
-from octavo.engine.ranks.process import begin, confine_at, describe, end_with, load
+from octavo.engine.ranks.link import Started
+from octavo.engine.ranks.process import (
+    begin,
+    confine_at,
+    describe,
+    end_with,
+    load,
+    receive_start,
+)
 from octavo.observe.collection import freeze
-from octavo.observe.log import set_up_log
 from octavo.options.engine import EngineArguments
 from octavo.wire.message_types import unpack
 
@@ -31,11 +37,9 @@ def main(argv: list[str]) -> int:
         parser.add_argument(name, type=int, required=True)
     options = parser.parse_args(argv)
     begin()
-    link = Link(socket.socket(fileno=options.link))
-    start = link.receive(StartRank)
+    link, start = receive_start(options.link)
     if start is None:
         return 1
-    set_up_log(start.log_level)
     end_with(link)
     steps = socket.socket(fileno=options.steps)
     place = DevicePlace(options.rank, options.ranks, options.meeting, (steps,))

@@ -24,6 +24,7 @@ from octavo.engine.ranks.link import FileState, Started, StartRank
 from octavo.engine.ranks.memory import RankMemory
 from octavo.engine.ranks.placement import bind, shares_of_ranks
 from octavo.observe.log import level_in_use
+from octavo.options.engine import EngineArguments
 from octavo.resolve import EngineConfig
 from octavo.wire.message_types import WireError, pack
 
@@ -66,10 +67,13 @@ class ProcessGroup:
         level = max(level_in_use(), logging.WARNING)  # what is as usual, this process says
         self._start(StartRank(Raw(pack(arguments)), size, states, level))
 
-    def start(self, message: StartRank, end: Callable[[str], None]) -> None:
-        """Let the others load their share as this process does; `end` is called when one ends."""
-        self._end = end
-        self._start(message)
+    def start(self, message: StartRank, arguments: EngineArguments) -> None:
+        """Let the others load their share as this process does, which ends with the first of them.
+
+        The arguments are those of this machine.
+        """
+        self._end = lambda reason: os._exit(4)
+        self._start(structs.replace(message, arguments=Raw(pack(arguments))))
 
     def _start(self, message: StartRank) -> None:
         for follower in self._followers:

@@ -46,11 +46,9 @@ def main(argv: list[str]) -> int:
     share = Share(options.processors, options.nodes, options.threads)
     begin()
     bind(share, f"rank {options.rank}")
-    link = Link(socket.socket(fileno=options.link))
-    start = link.receive(StartRank)
+    link, start = receive_start(options.link)
     if start is None:
         return 1
-    set_up_log(start.log_level)
 
     def follow_first(backend: NativeBackend) -> None:
         os.close(place.descriptor)
@@ -71,6 +69,18 @@ def begin() -> None:
     die_before_parent()
     give_up_privileges()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program that has the terminal handles Ctrl-C
+
+
+def receive_start(descriptor: int) -> tuple[Link, StartRank | None]:
+    """Return the connection to the engine, and what it sends first; None if it has ended.
+
+    From then on, this process logs as the engine asks for.
+    """
+    link = Link(socket.socket(fileno=descriptor))
+    start = link.receive(StartRank)
+    if start is not None:
+        set_up_log(start.log_level)
+    return link, start
 
 
 def follow_start(

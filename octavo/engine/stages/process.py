@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import sys
 import threading
 from collections.abc import Callable
-
-from msgspec import Raw, structs
 
 from octavo.backends.native import _native
 from octavo.backends.native.backend import NativeBackend
@@ -23,12 +20,11 @@ from octavo.backends.native.stages.backend import StageBackend
 from octavo.backends.native.stages.backend import follow as follow_stage
 from octavo.distributed.context import RankPlace, StagePlace
 from octavo.engine.ranks.link import Link, Started, StartRank
-from octavo.engine.ranks.process import begin, follow_start
+from octavo.engine.ranks.process import begin, follow_start, receive_start
 from octavo.engine.stages.group import StageRanks, stages_on_machine
 from octavo.observe import machine
-from octavo.observe.log import set_up_log
 from octavo.options.engine import EngineArguments
-from octavo.wire.message_types import pack, unpack
+from octavo.wire.message_types import unpack
 
 
 def main(argv: list[str]) -> int:
@@ -40,11 +36,9 @@ def main(argv: list[str]) -> int:
         parser.add_argument(name, type=int)
     options = parser.parse_args(argv)
     begin()
-    link = Link(socket.socket(fileno=options.link))
-    start = link.receive(StartRank)
+    link, start = receive_start(options.link)
     if start is None:
         return 1
-    set_up_log(start.log_level)
     arguments = unpack(start.arguments, EngineArguments)
     if options.steps is not None:
         steps = _native.FrameLink(options.steps)
@@ -75,7 +69,7 @@ def serve_stage(
     ranks = None
     if num_ranks > 1:
         ranks = StageRanks(stage, num_stages, num_ranks)
-        ranks.start(structs.replace(start, arguments=Raw(pack(arguments))), _end)
+        ranks.start(start, arguments)
     memory = None if ranks is None else ranks.memory.place()
     place = StagePlace(stage, num_stages, (steps,), memory, stages_on_machine(arguments))
 
@@ -93,10 +87,6 @@ def serve_stage(
         _follow_steps(backend)
 
     return follow_start(link, start, arguments, place, follow, started)
-
-
-def _end(reason: str) -> None:
-    os._exit(4)
 
 
 def _follow_steps(backend: NativeBackend) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, distributed
 
-from octavo.backends.cuda.exchange import Meeting
+from octavo.backends.cuda.exchange import LibraryExchange, Meeting
 from octavo.backends.cuda.fake.tensor import FakeTensor
 from octavo.distributed.context import ParallelContext
 
@@ -19,7 +19,7 @@ _LOOPBACK = "127.0.0.1"
 _TIMEOUT = timedelta(minutes=30)  # of an exchange; the end of a rank is noticed at once
 
 
-class GlooExchange:
+class GlooExchange(LibraryExchange):
     """One fake device among several; implements `octavo.backends.cuda.exchange.Exchange`."""
 
     def __init__(
@@ -35,11 +35,6 @@ class GlooExchange:
         self._group = make(store, context.rank, context.ranks, options)
         self._accelerator, self._ranks = accelerator, context.ranks
         self._meeting = found
-
-    def __del__(self) -> None:
-        if hasattr(self, "_meeting"):
-            del self._group  # which writes to the file once more
-            self._meeting.close()
 
     def gather(self, values: Tensor) -> Tensor:
         made = values.new_empty(self._ranks, *values.shape)

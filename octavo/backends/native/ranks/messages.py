@@ -6,12 +6,16 @@ must take that memory in one order, so the first one sends a message before it d
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+
 import msgspec
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from octavo.backends.base import BackendEndedError, StepSize
+from octavo.backends.native import _native
 from octavo.backends.native.backend import NativeBackend, NativeOptions
 from octavo.backends.native.kernel_choice import Choice
 
@@ -130,3 +134,23 @@ def carry_out(message: bytes, backend: NativeBackend) -> int | None:
         case _Meet():
             pass
     return None
+
+
+def answer_until_end(
+    link: _native.FrameLink, receive: Callable[[], bytes], backend: NativeBackend
+) -> None:
+    """Carry out the messages of the first process, and answer those that want it, until it ends.
+
+    `receive` computes all steps before a message. Why it fails is sent before it is raised.
+    """
+    try:
+        while True:
+            answer = carry_out(receive(), backend)
+            if answer is not None:
+                link.send(str(answer).encode())
+    except ConnectionError:
+        return
+    except Exception as error:
+        with contextlib.suppress(ConnectionError):
+            link.fail(str(error) or type(error).__name__)
+        raise

@@ -7,14 +7,13 @@ To its own ranks the first one of a node is what that of one machine is.
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 from octavo.backends.base import StepSize
 from octavo.backends.native import _native
 from octavo.backends.native.backend import Emitted, NativeBackend
 from octavo.backends.native.kernel_choice import Choice
-from octavo.backends.native.ranks.messages import carry_out
+from octavo.backends.native.ranks.messages import answer_until_end
 from octavo.backends.native.ranks.sums import LeadingSummingBackend
 from octavo.distributed.context import NodePlace, RankPlace
 
@@ -77,16 +76,9 @@ def follow_node(backend: NativeBackend) -> None:
     assert isinstance(backend, FurtherNode)
     (link,) = backend.machine.steps
     columns = backend.columns
-    try:
-        while True:
-            program = backend.native_programs[0]
-            first = backend.machine.node * columns
-            answer = carry_out(_native.follow_ranks(link, program, first, columns), backend)
-            if answer is not None:
-                link.send(str(answer).encode())
-    except ConnectionError:
-        return
-    except Exception as error:
-        with contextlib.suppress(ConnectionError):
-            link.fail(str(error) or type(error).__name__)
-        raise
+    first = backend.machine.node * columns
+
+    def receive() -> bytes:
+        return _native.follow_ranks(link, backend.native_programs[0], first, columns)
+
+    answer_until_end(link, receive, backend)

@@ -7,7 +7,6 @@ in one process.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from octavo.backends.native import _native
 from octavo.backends.native.backend import Emitted, NativeBackend, NativeOptions
 from octavo.backends.native.kernel_choice import Choice
 from octavo.backends.native.passes import PART_PASSES
-from octavo.backends.native.ranks.messages import LeadingBackend, carry_out
+from octavo.backends.native.ranks.messages import LeadingBackend, answer_until_end
 from octavo.backends.native.stages.cache_groups import stage_groups
 from octavo.backends.native.stages.unpacked import (
     Unpacked,
@@ -116,15 +115,8 @@ def follow(backend: NativeBackend) -> None:
     """Compute the steps of a further stage until the engine ends."""
     assert isinstance(backend, StageBackend)
     (link,) = backend.links
-    try:
-        while True:
-            message = link.follow(backend.native_programs[0], backend.cache)
-            answer = carry_out(message, backend)
-            if answer is not None:
-                link.send(str(answer).encode())
-    except ConnectionError:
-        return
-    except Exception as error:
-        with contextlib.suppress(ConnectionError):
-            link.fail(str(error) or type(error).__name__)
-        raise
+
+    def receive() -> bytes:
+        return link.follow(backend.native_programs[0], backend.cache)
+
+    answer_until_end(link, receive, backend)
