@@ -223,20 +223,16 @@ def _usable_memory(arguments: EngineArguments, memory: Memory) -> Memory:
 
 
 def limited_depth(core: CoreConfig) -> CoreConfig:
-    """Return the settings with one step in flight if they have drafts.
+    """Return the settings with one step in flight if they have stages and drafts.
 
     Drafts follow a known token, so a sequence has one step in flight at most. A second step would
     compute only the sequences that the first does not, and both would be small.
     """
-    if not (core.max_drafts and core.proposes) or core.pipeline_depth == 1:
+    if not (core.max_drafts and core.proposes) or core.num_stages == 1:
         return core
-    what = "async_scheduling changes nothing"
-    if core.num_stages > 1:
-        what = "one stage computes at a time"
     log.warning(
-        "%s beside speculation: drafts follow a known token, so no step is planned before the last "
-        "one's tokens are known",
-        what,
+        "one stage computes at a time beside speculation: drafts follow a known token, so no step "
+        "is planned before the last one's tokens are known"
     )
     return replace(core, pipeline_depth=1, num_stages=1)
 

@@ -60,8 +60,11 @@ class ResultRules:
             and result[2:] == _TOKENS_ALONE
             and step.stop_ids.keys().isdisjoint(result.tokens)
         ):
+            if self.lifecycle.num_drafting:
+                self._learn(step, 0, ahead_seconds)
             return self._append(step.sequences, result.tokens)
         results = SlotResults(result)
+        self.lifecycle.offers.clear()
         if result.loaded:
             self.lifecycle.end_loads(result.loaded, now)
         events: list[TokenEvent] = []
@@ -103,13 +106,21 @@ class ResultRules:
             events.append(new_event(TokenEvent, fields))
         if ended:
             self.lifecycle.remove_finished()
-        if self._ahead is not None:
-            num_accepted = sum(results.accepted.values())
-            self._ahead.learn(step.plan, num_accepted, stats.own_seconds(1), ahead_seconds)
-        elif some_draft:
-            num_accepted = sum(results.accepted.values())
-            self._comparison.learn(step.plan, num_accepted, stats.own_seconds(1))
+        if some_draft or self._ahead is not None:
+            self._learn(step, sum(results.accepted.values()), ahead_seconds)
         return events
+
+    def _learn(self, step: InFlight, num_accepted: int, ahead_seconds: float) -> None:
+        """Add a step to what is known of the times of steps with drafts, and without."""
+        seconds = self.lifecycle.stats.own_seconds(1)
+        if step.is_alike:
+            self._comparison.add_alike(step.plan, seconds)
+        elif self._ahead is not None:
+            self._ahead.learn(
+                step.plan, num_accepted, seconds, ahead_seconds, is_usual=step.is_usual
+            )
+        else:
+            self._comparison.learn(step.plan, num_accepted, seconds, is_usual=step.is_usual)
 
     def _append(
         self, sequences: Series[Sequence | None], tokens: tuple[int, ...]
@@ -200,20 +211,28 @@ class ResultRules:
     ) -> None:
         """Keep drafts of the tokens that follow the newest one, for the next plan.
 
-        The newest token is unknown while a sample is in flight or the sequence catches up.
+        Where a step in flight draws the first of them they come too late, and show how probably
+        those are right that will come with its result.
         """
         assert len(drafts) <= self._max_drafts, f"{len(drafts)} drafts are too many"
-        is_behind = sequence.in_flight or sequence.catching_up
-        assert not (drafts and is_behind), "drafts behind an unknown token"
+        assert not (drafts and sequence.catching_up), "drafts behind an unknown token"
         assert sequence.may_draft or not drafts, "drafts of a sequence that has none"
         most = sequence.max_total - len(sequence.tokens) - 1
         sequence.tree = sequence.form = None
-        sequence.drafts = drafts[:most]
-        if drafts:
-            sequence.tree = results.trees.get(sequence.slot)
-            assert sequence.tree is None or self._has_trees, "a tree of drafts, and none may be"
-            sequence.chances = results.chances.get(sequence.slot, ())
-            sequence.are_predicted = sequence.slot in results.predicted
+        sequence.drafts = ()
+        if not drafts[:most]:
+            return
+        chances = results.chances.get(sequence.slot, ())
+        if sequence.in_flight:
+            first = chances[0] if chances else 1.0
+            either = chances or (1.0,) * len(drafts)
+            self.lifecycle.offers.append(tuple([first * chance for chance in either[:most]]))
+            return
+        self._steady.forget()
+        sequence.drafts, sequence.chances = drafts[:most], chances
+        sequence.tree = results.trees.get(sequence.slot)
+        assert sequence.tree is None or self._has_trees, "a tree of drafts, and none may be"
+        sequence.are_predicted = sequence.slot in results.predicted
 
 
 def _split_failure(event: TokenEvent) -> tuple[TokenEvent, TokenEvent]:

@@ -59,7 +59,7 @@ class NewSlot:
     stop_ids: tuple[int, ...] = ()  # not sampled before min_tokens
     encodes: tuple[int, ...] = ()  # groups whose encoder positions the first chunk writes
     adapter: int = NO_ADAPTER  # the slot of `lora` among the adapters that the workers hold
-    may_draft: bool = False  # it has one step in flight at most, whose result may have drafts
+    may_draft: bool = False  # results may have drafts for it
     prediction: array[int] = field(default_factory=partial(array, "i"))  # what it may follow
     cache_scope: str = ""  # what proposers keep beyond a request, they share within one scope
     sampler_state: float | None = None  # behind `tokens`, of a sampler that has one
@@ -170,7 +170,8 @@ class StepResult(NamedTuple):
     step: int
     tokens: tuple[int, ...]  # the sampled token, NO_TOKEN for a chunk that samples nothing
     accepted: tuple[tuple[int, int], ...] = ()  # (slot, how many of its drafts were accepted)
-    drafts: tuple[tuple[int, tuple[int, ...]], ...] = ()  # (slot, drafts of its next tokens)
+    # (slot, drafts of its next tokens); they come too late if another step in flight computes it
+    drafts: tuple[tuple[int, tuple[int, ...]], ...] = ()
     payloads: tuple[tuple[int, object], ...] = ()  # (slot, log-probabilities and the like)
     # (slot, why this sequence failed); its drafts that were accepted before may have no rows in its
     # own blocks

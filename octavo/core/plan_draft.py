@@ -12,6 +12,7 @@ class InFlight:
 
     __slots__ = (
         "_index_of_slot",
+        "is_usual",
         "plan",
         "planned_at",
         "predicted_seconds",
@@ -26,6 +27,7 @@ class InFlight:
         planned_at: float,
         predicted_seconds: float = 0.0,
         stop_ids: dict[int, None] | None = None,
+        is_usual: bool = True,
     ) -> None:
         self.plan = plan
         self.sequences = sequences
@@ -34,7 +36,16 @@ class InFlight:
         # If each chunk adds a token to its sequence, and only some tokens end one: those tokens.
         # None: that is not known.
         self.stop_ids = stop_ids
+        # It was made as early as steps without drafts are: with as many in flight before it.
+        self.is_usual = is_usual
         self._index_of_slot: dict[int, int] | None = None  # made at the first drop
+
+    @property
+    def is_alike(self) -> bool:
+        """True if it was made at the usual time, and its chunks are a token of each sequence."""
+        plan = self.plan
+        is_plain = not (plan.drafts or plan.ahead) and False not in plan.samples
+        return self.is_usual and is_plain and plan.num_tokens == len(plan.slots)
 
     def drop(self, sequence: Sequence) -> None:
         """Ignore the result of this sequence's chunk, if the plan has one."""

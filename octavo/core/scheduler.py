@@ -89,6 +89,7 @@ class Scheduler:
         if pace is not None:
             pace.ahead = self.ahead
         stages = next((each for each in self.limiters if isinstance(each, StageShare)), None)
+        self._has_stages = stages is not None
         self._fair = FairShare(config, self.kv, self.lifecycle, self._policy, pace, stages)
         self._admission = AdmissionRules(config, self.kv, self.queue, self.limiters)
         rules = ResultRules(config, self.kv, self.lifecycle, self._steady, comparison, self.ahead)
@@ -195,14 +196,14 @@ class Scheduler:
     def schedule(self, now: float) -> StepPlan | None:
         """Return the next step's plan; None if there is nothing to compute or to announce.
 
-        Drafts follow a known token. So nothing is planned behind a step in flight while sequences
-        run that may draft: a step of those that may not would be small, and so would the next.
+        Drafts follow a known token. So nothing is planned behind a step in flight where drafts of
+        what it draws are worth more than to keep the workers busy.
         """
         self.lifecycle.clock.advance(now)
-        if self.lifecycle.num_drafting and self.in_flight:
+        if self.lifecycle.num_drafting and self.in_flight and self._awaits_drafts():
             return None
         draft = None
-        if not self.paused and self._steady.continues():
+        if not self.paused and self._steady.continues() and not self._may_propose():
             growing = self._steady.growing.pop(self._next_step, None)
             if growing is None:
                 return self._launch_next(now, [])
@@ -210,6 +211,26 @@ class Scheduler:
             if self._grow_all(growing, draft, now):
                 return self._launch_next(now, draft.new_blocks)
         return self._plan(draft or PlanDraft(), now)
+
+    @property
+    def _is_usual(self) -> bool:
+        """True if a plan that is made now has as many before it as plans without drafts have."""
+        return bool(self.in_flight) or self.config.pipeline_depth == 1
+
+    def _awaits_drafts(self) -> bool:
+        """Return whether the next step may have drafts of what the steps in flight draw."""
+        last = self.in_flight[-1].plan
+        if self._has_stages or last.drafts or last.ahead:
+            return True
+        offers = self.lifecycle.offers
+        if offers and not self._drafts.pay(offers, self.running, self._next_step):
+            offers.clear()
+        return bool(offers) or self._may_propose()
+
+    def _may_propose(self) -> bool:
+        """Return whether a second model proposes something in the next step."""
+        ahead, step = self.ahead, self._next_step
+        return ahead is not None and ahead.is_due(step) and ahead.pays(self.running, step)
 
     def _plan(self, draft: PlanDraft, now: float) -> StepPlan | None:
         """Decide for each sequence what it computes in the next step."""
@@ -336,7 +357,8 @@ class Scheduler:
             self.stats.num_chunks_with_drafts += len(plan.drafts)
         self._next_step += 1
         self._steady.remember(plan, draft)
-        self.in_flight.append(InFlight(plan, draft.sequences, now, draft.predicted_seconds))
+        predicted, is_usual = draft.predicted_seconds, self._is_usual
+        self.in_flight.append(InFlight(plan, draft.sequences, now, predicted, is_usual=is_usual))
         self.stats.num_deferred_tokens += draft.num_deferred_tokens
         num_waiting = self.queue.num_waiting
         self.stats.add_step(
@@ -365,7 +387,8 @@ class Scheduler:
         steady, running, step = self._steady, self.running, self._next_step
         plan = steady.next_plan(step, new_blocks)
         self._next_step = step + 1
-        self.in_flight.append(InFlight(plan, [*running], now, 0.0, steady.stop_ids))
+        is_usual = self._is_usual
+        self.in_flight.append(InFlight(plan, [*running], now, 0.0, steady.stop_ids, is_usual))
         queue = self.queue
         num_running, num_waiting = len(running), queue.num_ready + len(queue.held)
         self._blocked_by = TURN

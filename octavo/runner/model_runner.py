@@ -114,12 +114,12 @@ class ModelRunner:
         self._transfers = None if store is None else Transfers(store, backend)
         self._heads = heads or {}
         self._request_processors = request_processors or {}
-        self._drafting: Drafting | None = None
-        if config.max_drafts:
-            self._drafting = Drafting(proposer, vocabulary, config)
         self.state = SlotState(
             config, vocabulary, processors or {}, has_adapters=adapters is not None
         )
+        self._drafting: Drafting | None = None
+        if config.max_drafts:
+            self._drafting = Drafting(proposer, vocabulary, config, self.state)
         self._second: AheadProposer | None = None
         if isinstance(proposer, AheadProposer):
             self._second = proposer
@@ -160,6 +160,8 @@ class ModelRunner:
         if self._second is not None:
             self._second.take_blocks(plan)
             if self._second.is_used:
+                if self._drafting is not None and plan.ahead:
+                    self._drafting.read()
                 step, ahead = self._second.prepare(plan, step)
         work = None
         if self._shaping is not None:
@@ -257,7 +259,8 @@ class ModelRunner:
                     self._fail(slot, message)
         if started.step.chunks is None and started.step.draws.num_drafts is None:
             sampled = tuple([token for (token,) in tokens])
-            if output[1:] == _NOTHING_ELSE and not (forced or state.failures or drafting):
+            is_plain = output[1:] == _NOTHING_ELSE and not (forced or state.failures)
+            if is_plain and (drafting is None or self._keeps(started, sampled, drafting)):
                 # The same as StepResult(plan.step, sampled), without another call.
                 return tuple.__new__(StepResult, (plan.step, sampled, *_NO_OTHER_RESULTS))
             accepted: tuple[tuple[int, int], ...] = ()
@@ -277,10 +280,17 @@ class ModelRunner:
         if self._second is not None and started.ahead is not None:
             self._second.collect(started.ahead, started.step.draws.slots, output, started.lost)
         if drafting is not None:
-            sampled_slots = self._append_drawn(started, output, dict(forced), drafting)
+            sampled_slots = drafting.append(
+                _slots(started), output.tokens, dict(forced), started.lost
+            )
             allowed = None if self._shaping is None else self._shaping.allowed
-            result = drafting.add_to(result, sampled_slots, state.known, allowed)
+            result = drafting.add_to(result, sampled_slots, allowed)
         return result
+
+    def _keeps(self, started: StepInFlight, drawn: tuple[int, ...], drafting: Drafting) -> bool:
+        """Return whether nothing is proposed behind a step, whose tokens are then kept."""
+        is_asked = started.ahead is not None
+        return not (is_asked or started.lost) and drafting.keeps(started.plan, drawn)
 
     def _continue_shapes(
         self, started: StepInFlight, output: StepOutput, shaping: Shaping
@@ -363,30 +373,11 @@ class ModelRunner:
         head = self._heads.get(pooling.head) if pooling is not None else None
         return vectors if head is None else head(vectors)
 
-    def _append_drawn(
-        self,
-        started: StepInFlight,
-        output: StepOutput,
-        forced: Mapping[int, tuple[int, ...]],
-        drafting: Drafting,
-    ) -> list[int]:
-        """Append what was drawn and forced to the known tokens of slots that may get drafts.
 
-        Return those that get them now: none that failed, or whose next tokens are known.
-        """
-        state = self.state
-        slots = []
-        for slot, drawn in zip(started.step.draws.slots.tolist(), output.tokens, strict=True):
-            if slot in started.lost or slot not in drafting:
-                continue
-            if slot in forced:
-                state.append(slot, drawn[:-1])  # the last is known, as those that it forces
-                state.num_known[slot] += 1 + len(forced[slot])
-                continue
-            state.append(slot, drawn)
-            if slot not in state.failures:
-                slots.append(slot)
-        return slots
+def _slots(started: StepInFlight) -> Sequence[int]:
+    """Return the slot of each sample."""
+    plan, chunks = started.plan, started.step.chunks
+    return plan.slots if chunks is None else [plan.slots[chunk] for chunk in chunks.tolist()]
 
 
 def _next_position(started: StepInFlight, sample: int, num_drawn: int) -> int:

@@ -9,7 +9,7 @@ from octavo.core.pace.proposed_tree import ProposedTree
 from octavo.core.sequence import Sequence
 
 Counts = Callable[[AheadCounts, list[Sequence], int, int], list[int]]
-Trees = Callable[[AheadCounts, list[Sequence], int, int], list[ProposedTree]]
+Trees = Callable[..., list[ProposedTree]]
 
 
 def trees_by(counts: Counts) -> Trees:
@@ -19,7 +19,11 @@ def trees_by(counts: Counts) -> Trees:
     """
 
     def trees(
-        self: AheadCounts, sampling: list[Sequence], num_rows: int, num_read: int
+        self: AheadCounts,
+        sampling: list[Sequence],
+        num_rows: int,
+        num_read: int,
+        num_more: int = 0,
     ) -> list[ProposedTree]:
         made = []
         asked = counts(self, sampling, num_rows, num_read)

@@ -193,10 +193,12 @@ def test_async_scheduling_plans_a_step_ahead(directory: Path) -> None:
     assert resolve(ahead, opened, layout).core.pipeline_depth == 2
 
 
-def test_drafts_take_back_the_step_ahead(caplog: pytest.LogCaptureFixture) -> None:
+def test_with_drafts_one_stage_computes_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
     core = CoreConfig(num_blocks=9, max_model_len=16, pipeline_depth=2)
-    assert limited_depth(core) is core
-    assert not caplog.text
     with_drafts = replace(core, max_drafts=3)
-    assert limited_depth(with_drafts) == replace(with_drafts, pipeline_depth=1)
-    assert "async_scheduling changes nothing beside speculation" in caplog.text
+    assert limited_depth(core) is core
+    assert limited_depth(with_drafts) is with_drafts, "steps without drafts are planned ahead"
+    assert not caplog.text
+    with_stages = replace(with_drafts, num_stages=2)
+    assert limited_depth(with_stages) == replace(with_stages, pipeline_depth=1, num_stages=1)
+    assert "one stage computes at a time" in caplog.text

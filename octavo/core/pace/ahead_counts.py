@@ -39,6 +39,9 @@ _OTHERS_PART_OF_GAIN = 0.25
 _OWN_RETURN = 0.02  # towards the engine's rates, in a step that verifies none
 _COMMON_RETURN = 0.002  # towards the first rate
 _PASS_GAIN = 0.2  # weight of the newest step in the seconds of a pass
+# Where no proposal pays, the question is asked again after two steps, later after so many: a step
+# that need not be decided is made from the one before it.
+_MOST_BETWEEN = 4
 
 
 class AheadCounts:
@@ -64,14 +67,58 @@ class AheadCounts:
         self._first_pass = 0.0  # what one is expected to take before it is measured
         self._num_measured = 0  # steps; the first may have waited for memory or files
         self._usual_step = -1  # the last one in which passes were of the usual size
+        self._asked_at = -1  # the last step of which it was decided what is proposed
+        self._next_at = 0  # the one of which that will be decided
+        self._num_between = 1  # steps from the one to the other
 
     @property
     def expected_seconds(self) -> float:
         """The seconds that the second model will take in the next step, if texts only grow."""
         return 0.0 if self._comparison.is_resting else self._num_passes * self.pass_seconds
 
+    def is_due(self, step: int) -> bool:
+        """Return whether it is to be asked what is proposed in a step."""
+        return step >= self._next_at and self._comparison.may_have_drafts(step + 1)
+
+    def pays(self, running: Series[Sequence], step: int) -> bool:
+        """Return whether something will be proposed in a step, if all before it have ended."""
+        num_rows = num_read = 0
+        sampling = []
+        for each in running:
+            if not each.catching_up:
+                num_rows += 1
+                num_read += each.num_planned
+                if self._may_propose(each, each.num_planned, 1):
+                    sampling.append(each)
+        trees = self._trees(sampling, num_rows, num_read, num_more=1)
+        counts = [tree.num_places for tree in trees]
+        if not any(counts):
+            self._has_asked(step, sampling, counts)
+            self._ask_later(step, is_quiet=True)
+        return any(counts)
+
+    def _may_propose(self, sequence: Sequence, start: int, count: int) -> bool:
+        """Return whether the second model may read a sequence up to the end of a chunk."""
+        is_behind = start - sequence.num_followed > self._most_lag
+        return sequence.may_draft and not is_behind and start + count <= self._longest
+
+    def _has_asked(self, step: int, sampling: list[Sequence], counts: list[int]) -> None:
+        """Note for which of these sequences something is proposed in a step."""
+        if sampling:
+            self._pays = any(counts)
+            self._return(sampling, counts, step - self._asked_at)
+            self._asked_at = step
+
+    def _ask_later(self, step: int, *, is_quiet: bool) -> None:
+        """Decide when it is asked again: in the next step, or later where nothing is proposed."""
+        self._num_between = min(2 * self._num_between, _MOST_BETWEEN) if is_quiet else 1
+        self._next_at = step + self._num_between
+
     def choose(self, draft: PlanDraft, step: int) -> None:
-        """Add to a plan what the second model computes, and give it the blocks for that."""
+        """Add to a plan what the second model computes, and give it the blocks for that.
+
+        It reads known tokens only, and none that a step in flight draws.
+        """
         if self._comparison.is_resting:
             return
         sampling: list[Sequence] = []
@@ -84,23 +131,23 @@ class AheadCounts:
             if samples:
                 num_rows += 1
                 num_read += start
-            is_behind = start - sequence.num_followed > self._most_lag
-            if not sequence.may_draft or is_behind or start + count > self._longest:
+            if not self._may_propose(sequence, start, count):
                 continue
             if sequence.verifying and self._is_outdone(sequence):
                 continue
             (sampling if samples else reading).append(sequence)
-        if not self._comparison.may_have_drafts(step + 1):
+        is_due = self.is_due(step)
+        if not is_due:
             sampling = []
         trees = self._trees(sampling, num_rows, num_read)
         counts = [tree.num_places for tree in trees]
-        if sampling:
-            self._pays = any(counts)
-            self._return(sampling, counts)
+        self._has_asked(step, sampling, counts)
         usual = 2 * len(sampling)
         for sequence, tree in zip(sampling, trees, strict=True):
             count = self._with_room(sequence, tree.num_places, draft)
             if count:
+                num_known = len(sequence.tokens)
+                assert sequence.num_expected == num_known + 1, "proposals behind an unknown token"
                 usual -= max(0, sequence.num_planned - sequence.num_followed - self._most - 1)
                 chances, form = tree.made(count)
                 draft.ahead.append((sequence.slot, chances))
@@ -113,6 +160,9 @@ class AheadCounts:
             sequence.num_followed = sequence.num_planned
         if draft.ahead and usual >= 0:
             self._usual_step = step
+        are_outdone = any(each.verifying for each in draft.sequences if each is not None)
+        if is_due:
+            self._ask_later(step, is_quiet=num_rows > 0 and not (draft.ahead or are_outdone))
 
     def _is_outdone(self, sequence: Sequence) -> bool:
         """Return whether the prediction that a sequence follows is likelier right than proposals.
@@ -127,8 +177,13 @@ class AheadCounts:
             expected += chance
         return sum(sequence.chances) >= expected
 
-    def _trees(self, sampling: list[Sequence], num_rows: int, num_read: int) -> list[ProposedTree]:
-        """Return for each sequence the proposals that gain more than they cost."""
+    def _trees(
+        self, sampling: list[Sequence], num_rows: int, num_read: int, num_more: int = 0
+    ) -> list[ProposedTree]:
+        """Return for each sequence the proposals that gain more than they cost.
+
+        They come behind a step of `num_more` tokens each that is not planned yet.
+        """
         if not sampling:
             return []
         plain, seconds_of = self._comparison.costs(num_rows, num_read)
@@ -138,7 +193,7 @@ class AheadCounts:
             each_pass = self.pass_seconds
         room = (self._budget - num_rows) // len(sampling)
         most, most_aside = min(room, self._most_drafts), self._most_branches // len(sampling)
-        trees = [self._tree(each, self._places(each, room)) for each in sampling]
+        trees = [self._tree(each, self._places(each, room, num_more)) for each in sampling]
         tokens, speed, rows = float(num_rows), num_rows / plain, num_rows
         most_rows = self._comparison.times.most_rows(num_rows)
         best_speed, best, least = speed * (1.0 + LEAST_GAIN), 0, 1.0
@@ -173,19 +228,21 @@ class AheadCounts:
             return ProposedChain(sequence.rates, most_places)
         return ProposedTree(sequence.rates, most_places, width=self._width, forks=self._forks)
 
-    def _places(self, sequence: Sequence, room: int) -> int:
+    def _places(self, sequence: Sequence, room: int, num_more: int) -> int:
         """Return for how many places something may be proposed."""
-        return min(self._most, room, self._useful(sequence))
+        return min(self._most, room, self._useful(sequence, num_more))
 
-    def _useful(self, sequence: Sequence) -> int:
+    def _useful(self, sequence: Sequence, num_more: int = 0) -> int:
         """Return how many tokens behind the present sample could be drafts of the next step.
 
         The second model reads the sample and all of them but the last.
         """
-        if self._in_block and sequence.num_planned + self._most + 1 > self._longest:
+        num_planned = sequence.num_planned + num_more
+        num_expected = sequence.num_expected + num_more
+        if self._in_block and num_planned + self._most + 1 > self._longest:
             return 0  # all rows of a block have their places, or it is not computed
-        before_end = sequence.max_total - sequence.num_expected - 1
-        return max(0, min(before_end, self._longest - sequence.num_planned))
+        before_end = sequence.max_total - num_expected - 1
+        return max(0, min(before_end, self._longest - num_planned))
 
     def _with_room(self, sequence: Sequence, count: int, draft: PlanDraft) -> int:
         """Return how many of these proposals have blocks, for which free ones may be taken.
@@ -203,18 +260,22 @@ class AheadCounts:
                 count = 0 if self._in_block else room
         return count
 
-    def _return(self, sampling: list[Sequence], counts: list[int]) -> None:
-        """Let rates move towards what is expected first, where nothing is proposed or verified."""
+    def _return(self, sampling: list[Sequence], counts: list[int], num_steps: int) -> None:
+        """Let rates move towards what is expected first, where nothing is proposed or verified.
+
+        So many steps have passed since they were moved last.
+        """
+        steps = min(num_steps, _MOST_BETWEEN)
         if not self._pays:
             for rates in self.rates:
-                _move(rates, self._first_rates, _COMMON_RETURN)
+                _move(rates, self._first_rates, _COMMON_RETURN * steps)
             if self.pass_seconds > self._first_pass:
                 back = _COMMON_RETURN if self._num_measured >= NUM_TRIED else _OWN_RETURN
-                self.pass_seconds += (self._first_pass - self.pass_seconds) * back
+                self.pass_seconds += (self._first_pass - self.pass_seconds) * back * steps
         for sequence, count in zip(sampling, counts, strict=True):
             if not (count and sequence.verifying):
                 for own, common in zip(sequence.rates, self.rates, strict=True):
-                    _move(own, common, _OWN_RETURN)
+                    _move(own, common, _OWN_RETURN * steps)
 
     def score(self, sequence: Sequence, walk: Series[int]) -> None:
         """Count drafts of the second model that a step has verified, and accepted on a walk."""
@@ -257,7 +318,13 @@ class AheadCounts:
                     own[rank] += (common[place][rank] - rate) * back
 
     def learn(
-        self, plan: StepPlan, num_accepted: int, seconds: float, ahead_seconds: float
+        self,
+        plan: StepPlan,
+        num_accepted: int,
+        seconds: float,
+        ahead_seconds: float,
+        *,
+        is_usual: bool = True,
     ) -> None:
         """Add a step that has ended to what is known: its own seconds, and those of its passes."""
         trees = dict(plan.ahead_trees)
@@ -272,7 +339,7 @@ class AheadCounts:
             usual = self.pass_seconds * num_passes or usual
             self.pass_seconds = _averaged(self.pass_seconds, ahead_seconds / num_passes)
             self._num_measured += 1
-        self._comparison.learn(plan, num_accepted, seconds, ahead_seconds, usual)
+        self._comparison.learn(plan, num_accepted, seconds, ahead_seconds, usual, is_usual=is_usual)
 
 
 def _averaged(before: float, newest: float) -> float:

@@ -1,8 +1,9 @@
 """The comparison of steps with drafts with those without, for every source of drafts.
 
 How many drafts raise the tokens per second follows from what steps of each width take, which is
-measured (width_times.py). Without drafts, that is measured now and then in a step that has none:
-the more often, the less drafts gain.
+measured (width_times.py). Without drafts, that is measured now and then in a few steps that have
+none: the more often, the less drafts gain. A step without drafts may be planned while the one
+before it runs, and one with drafts may not. So of those without, the ones are measured that were.
 
 What drafts have saved and cost is kept in an account: each accepted one saves a sequence's part of
 a step without drafts; what a step takes longer for them, and the time of a second model, they cost.
@@ -30,11 +31,13 @@ MOST_DEBT = 10.0
 STALL = 2.0
 MOST_EXCUSED = 5.0
 LEAST_GAIN = 0.02  # in tokens per second: for less, none is made
-# After so many steps with drafts, one has none: where the time of those without is not known; and
+# After so many steps with drafts, some have none: where the time of those without is not known; and
 # for each part by which drafts raise the tokens per second, between a least and a most number.
 NUM_UNKNOWN = 16
-NUM_FOR_GAIN, LEAST_BETWEEN, MOST_BETWEEN = 500.0, 16, 256
-LEAST_WAIT = 2  # steps until one has none: a second model proposes in the one before
+NUM_FOR_GAIN, LEAST_BETWEEN, MOST_BETWEEN = 1000.0, 32, 512
+NUM_WITHOUT = 3  # steps in a row: the first follows none, and a second model proposes in the last
+LEAST_WAIT = 2  # steps until they begin: a second model proposes in the one before
+NUM_TOGETHER = 4  # steps that continue each other, whose mean is learned
 # Steps between two improvements of what is known of positions that are read. Each takes the time of
 # 50 drafts, and learns from the last few steps only, however many there were.
 _NUM_LEARNED = 32
@@ -51,13 +54,17 @@ class Comparison:
         self.is_resting = False  # it has been spent
         self._excused = MOST_EXCUSED  # seconds of stalls
         self._num_between = NUM_UNKNOWN  # steps with drafts until one must have none
-        self._num_with_drafts = 0  # the last steps in a row
-        self._without = -1  # the last step that must have none
-        self._wait = LEAST_WAIT  # steps until the next one that must have none
+        self._num_with_drafts = 0  # steps, since the time of those without was measured
+        self._without = -NUM_WITHOUT  # the first of the last steps that must have none
+        self._wait = LEAST_WAIT  # steps until the next ones that must have none
+        # Steps without drafts that continue each other, and have not been learned yet: the last of
+        # them, how many there are, and what they took together.
+        self._last: StepPlan | None = None
+        self._num_alike, self._seconds_alike = 0, 0.0
 
     def may_have_drafts(self, step: int) -> bool:
         """Return whether a step may have drafts; else it shows what one takes without."""
-        return not self.is_resting and step != self._without
+        return not (self.is_resting or self._without <= step < self._without + NUM_WITHOUT)
 
     def costs(self, num_rows: int, num_read: int) -> tuple[float, Seconds]:
         """Return the seconds of a step without drafts, and what gives those of one with more rows.
@@ -79,6 +86,44 @@ class Comparison:
             most = int(min(max(LEAST_BETWEEN, NUM_FOR_GAIN * gain), MOST_BETWEEN))
         self._num_between = most
 
+    def add_alike(self, plan: StepPlan, seconds: float) -> None:
+        """Add a step without drafts that continues the last one; many are learned together."""
+        last = self._last
+        if last is not None and last.slots != plan.slots:
+            self._learn_alike()
+        self._last = plan
+        self._num_alike += 1
+        self._seconds_alike += seconds
+        if self._num_alike == NUM_TOGETHER:
+            self._learn_alike()
+
+    def _learn_alike(self) -> None:
+        """Add the mean of the steps that continue each other to what is known."""
+        if self._last is None:
+            return
+        plan, count, seconds = self._last, self._num_alike, self._seconds_alike
+        self._last, self._num_alike, self._seconds_alike = None, 0, 0.0
+        own = self._own_seconds(plan, seconds / count)
+        if own > 0.0:
+            self.times.learn(plan.num_tokens, own, has_drafts=False, count=count)
+            self._has_measured_without()
+        self._settle(seconds, 0.0)
+
+    def _own_seconds(self, plan: StepPlan, seconds: float) -> float:
+        """Return what a step takes without the positions that it reads."""
+        reading = self._learner.times.reading_seconds(sum(plan.starts))
+        return max(_LEAST_PART * seconds, seconds - reading)
+
+    def _has_measured_without(self) -> None:
+        """Note that the time of a step without drafts is known anew."""
+        self._num_with_drafts, self._wait = 0, LEAST_WAIT
+
+    def _settle(self, seconds: float, saved: float) -> None:
+        """Add to the account what steps of so many seconds have saved, and their share."""
+        left = self.seconds + SHARE * seconds + saved
+        self.seconds = max(-MOST_DEBT, min(left, MOST_SECONDS))
+        self.is_resting = self.seconds < (TRIAL_SECONDS if self.is_resting else 0.0)
+
     def learn(
         self,
         plan: StepPlan,
@@ -86,11 +131,16 @@ class Comparison:
         seconds: float,
         ahead_seconds: float = 0.0,
         usual_seconds: float = math.inf,
+        *,
+        is_usual: bool = True,
     ) -> None:
         """Add a step that has ended to what is known, and to the account.
 
         Its own seconds are without those of a second model, whose passes usually take the last.
+        `is_usual` says that it was planned when steps without drafts are: while another one ran, if
+        the engine has two in flight.
         """
+        self._learn_alike()
         times, num_rows = self.times, plan.samples.count(True)
         num_drafts = sum([len(drafts) for _, drafts in plan.drafts])
         if plan.branches:
@@ -101,12 +151,16 @@ class Comparison:
         if num_rows and num_tokens == num_rows + num_drafts and seconds > 0.0:
             if times and seconds > STALL * (usual := times.seconds(num_tokens) + reading):
                 self._excused += seconds - STALL * usual
-            own = max(_LEAST_PART * seconds, seconds - reading)
-            times.learn(num_tokens, own, has_drafts=num_drafts > 0)
-            self._num_with_drafts = self._num_with_drafts + 1 if num_drafts else 0
-        if not self._num_with_drafts:
-            self._wait = LEAST_WAIT
-        elif self._num_with_drafts >= self._num_between and plan.step >= self._without:
+            is_usual = is_usual or plan.step == self._without + 1
+            if num_drafts or is_usual:
+                own = self._own_seconds(plan, seconds)
+                times.learn(num_tokens, own, has_drafts=num_drafts > 0)
+            if num_drafts:
+                self._num_with_drafts += 1
+            elif is_usual:
+                self._has_measured_without()
+        has_passed = plan.step >= self._without + NUM_WITHOUT
+        if has_passed and self._num_with_drafts >= self._num_between:
             self._without = plan.step + self._wait
             self._wait = min(2 * self._wait, MOST_BETWEEN)  # prompts may hide what it takes
         self._excused = min(self._excused, MOST_EXCUSED)
@@ -117,6 +171,4 @@ class Comparison:
             plain = times.seconds(num_rows)
             saved = (plain + reading) * num_accepted / num_rows
             saved -= times.seconds(num_rows + num_drafts) - plain
-        left = self.seconds + SHARE * seconds + saved - (ahead_seconds - excused)
-        self.seconds = max(-MOST_DEBT, min(left, MOST_SECONDS))
-        self.is_resting = self.seconds < (TRIAL_SECONDS if self.is_resting else 0.0)
+        self._settle(seconds, saved - (ahead_seconds - excused))

@@ -29,6 +29,16 @@ class DraftCounts:
         self._comparison = comparison
         self._has_ahead = config.max_ahead > 0  # what it gains, is known to the rule for that
 
+    def pay(self, offers: Series[Series[float]], running: Series[Sequence], step: int) -> bool:
+        """Return whether drafts with these chances, by sequence, would be sent in a step."""
+        if not self._comparison.may_have_drafts(step):
+            return False
+        num_rows = sum([not each.catching_up for each in running])
+        costs = self._comparison.costs(num_rows, sum([each.num_planned for each in running]))
+        most = self._comparison.times.most_rows(num_rows) - num_rows
+        room = min(self._most_tokens - len(running), self._most_drafts, most)
+        return any(_best_counts(offers, num_rows, costs, max(0, room))[0])
+
     def limit(self, running: Series[Sequence], step: int, *, could_start: bool) -> None:
         """Limit the drafts of a step: they only gain time, and others may need its tokens.
 
@@ -48,7 +58,10 @@ class DraftCounts:
         if costs is not None:
             may_have = comparison.may_have_drafts(step)
             room = min(room, comparison.times.most_rows(num_rows) - num_rows) if may_have else 0
-        counts, gain = _best_counts(drafting, num_rows, costs, room)
+        chances = [
+            (each.chances or (1.0,) * len(each.drafts))[: len(each.drafts)] for each in drafting
+        ]
+        counts, gain = _best_counts(chances, num_rows, costs, room)
         if gain and not self._has_ahead:
             comparison.has_chosen(num_rows, gain)
         for each, count in zip(drafting, counts, strict=True):
@@ -62,21 +75,20 @@ class DraftCounts:
 
 
 def _best_counts(
-    drafting: Series[Sequence], num_rows: int, costs: tuple[float, Seconds] | None, room: int
+    chances: Series[Series[float]],
+    num_rows: int,
+    costs: tuple[float, Seconds] | None,
+    room: int,
 ) -> tuple[list[int], float]:
     """Return for each sequence how many of its drafts are sent, and by which part that gains."""
-    offers = [
-        (-chance, index)
-        for index, each in enumerate(drafting)
-        for chance in (each.chances or (1.0,) * len(each.drafts))[: len(each.drafts)]
-    ]
-    if len(drafting) > 1:
+    offers = [(-chance, index) for index, own in enumerate(chances) for chance in own]
+    if len(chances) > 1:
         offers.sort()  # the likeliest first; of equal ones, those of older sequences
     offers = offers[:room]
     best, gain = len(offers), 0.0
     if costs is not None:
         best, gain = _best(offers, num_rows, costs)
-    counts = [0] * len(drafting)
+    counts = [0] * len(chances)
     for _, index in offers[:best]:
         counts[index] += 1
     return counts, gain

@@ -129,9 +129,9 @@ class WidthTimes:
         share = (1.0 + ROW_COST * rows) / (1.0 + ROW_COST * all_rows[near])
         return all_seconds[near] * share, _LONG_AGO, 0
 
-    def learn(self, rows: int, seconds: float, *, has_drafts: bool) -> None:
-        """Add the time of a step."""
-        self._num_learned += 1
+    def learn(self, rows: int, seconds: float, *, has_drafts: bool, count: int = 1) -> None:
+        """Add the time of a step, or the mean of several alike."""
+        self._num_learned += count
         now = self._num_learned
         place = bisect_left(self._rows, rows)
         if place < len(self._rows) and self._rows[place] == rows:
@@ -142,11 +142,11 @@ class WidthTimes:
             self._seconds.insert(place, known)
             self._measured_at.insert(place, _LONG_AGO)
             self._counts.insert(place, 0)
-        age, count = now - self._measured_at[place], self._counts[place]
-        self._counts[place] += 1
-        if has_drafts and age > _num_fresh(count):
+        age, num_before = now - self._measured_at[place], self._counts[place]
+        self._counts[place] += count
+        if has_drafts and age > _num_fresh(num_before):
             self._tried_at = now
-        if count < NUM_FEW and seconds < known:
+        if num_before < NUM_FEW and seconds < known:
             known = seconds
         else:
             newest = min(max(seconds, known / _MOST), known * _MOST)

@@ -10,7 +10,7 @@ Nothing that a plan depends on may have changed since the last one, except the c
     who runs               `Lifecycle.num_moves`, which counts all that began or ceased to run
     who waits              none, or none can start since all slots are taken; and there is one line
                            in the order of arrival, so that no share and no priority matters
-    what each lacks        one token: none catches up, may draft or knows more tokens than it has
+    what each lacks        one token: none catches up, has drafts or knows more tokens than it has
                            computed, and none reaches its end
     transfers              none is to be announced
     stages                 there are none: the next plan has other sequences
@@ -79,8 +79,7 @@ class SteadyDecode:
         self._plan = None
         num_chunks = len(plan.slots)
         if (
-            not self._lifecycle.num_drafting
-            and not self._has_stages
+            not self._has_stages
             and 0 < num_chunks == len(self._running) == plan.num_tokens
             and not draft.num_prefill_tokens
             and False not in plan.samples

@@ -73,8 +73,8 @@ class AheadProposer(Proposer, Protocol):
     def take_blocks(self, plan: StepPlan) -> None:
         """Follow the blocks of a plan."""
 
-    def prepare(self, plan: StepPlan, step: Step) -> tuple[Step, AheadWork]:
-        """Add to a step what is computed for it; return it, and what is asked."""
+    def prepare(self, plan: StepPlan, step: Step) -> tuple[Step, AheadWork | None]:
+        """Add to a step what is computed for it; return it, and what is asked: None if nothing."""
 
     def collect(
         self, work: AheadWork, slots: Ints, output: StepOutput, lost: Container[int]

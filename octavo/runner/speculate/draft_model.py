@@ -59,6 +59,7 @@ class DraftModelProposer:
         self._groups: tuple[int, ...] = ()
         self._has_windows = False
         self._rows: tuple[dict[int, int], ...] = ()  # by group: of each block, the leading rows
+        self._has_proposed = False  # in the last step
 
     def attach(self, state: SlotState, config: CoreConfig) -> None:
         """Take the slots whose texts the second model reads, and the groups that are its own."""
@@ -155,8 +156,11 @@ class DraftModelProposer:
 
     # a step
 
-    def prepare(self, plan: StepPlan, step: Step) -> tuple[Step, AheadWork]:
+    def prepare(self, plan: StepPlan, step: Step) -> tuple[Step, AheadWork | None]:
         """Add to a step what the second model computes; return it, and what is asked."""
+        if not (plan.ahead or plan.drafts or self._has_proposed):
+            return step, None
+        self._has_proposed = bool(plan.ahead)
         num_written = self._num_written(plan)
         asked = wanted_by(plan)
         num_rows: dict[int, int] = {}

@@ -29,6 +29,7 @@ class HeadsProposer:
     def __init__(self, most: int) -> None:
         self.most = most
         self._proposals: dict[int, Proposal] = {}  # of each slot that may get drafts
+        self._has_proposed = False  # in the last step
 
     def attach(self, state: SlotState, config: CoreConfig) -> None:
         if config.max_branches:  # a tree has more than one for each place
@@ -54,8 +55,11 @@ class HeadsProposer:
     def take_blocks(self, plan: StepPlan) -> None:
         pass  # it keeps nothing in blocks
 
-    def prepare(self, plan: StepPlan, step: Step) -> tuple[Step, AheadWork]:
+    def prepare(self, plan: StepPlan, step: Step) -> tuple[Step, AheadWork | None]:
         """Add to a step what is proposed behind it; return it, and what is asked."""
+        if not (plan.ahead or self._has_proposed):
+            return step, None
+        self._has_proposed = bool(plan.ahead)
         asked = wanted_by(plan)
         wanted = {
             slot: each for slot, each in asked.items() if each.chances and slot in self._proposals

@@ -13,7 +13,9 @@ from octavo.core.pace.comparison import (
     MOST_EXCUSED,
     MOST_SECONDS,
     NUM_FOR_GAIN,
+    NUM_TOGETHER,
     NUM_UNKNOWN,
+    NUM_WITHOUT,
     SHARE,
     TRIAL_SECONDS,
     Comparison,
@@ -109,15 +111,19 @@ def test_a_step_must_have_no_drafts_the_more_often_the_less_they_gain() -> None:
 
     def interval() -> int:
         nonlocal step
-        made.learn(decoding(step=step), 0, 0.1)
-        began = step = step + 1
+        began = step
         while made.may_have_drafts(step + 1):
             made.learn(decoding(1, step=step), 1, 0.12)
             step += 1
         made.learn(decoding(1, step=step), 1, 0.12)
-        assert not made.may_have_drafts(step + 1)  # it stays so
         step += 1
-        return step - began - 1
+        later = [made.may_have_drafts(step + wait) for wait in range(NUM_WITHOUT + 1)]
+        assert later == [False] * NUM_WITHOUT + [True]
+        num_before = step - began - 1
+        for _ in range(NUM_WITHOUT):
+            made.learn(decoding(step=step), 0, 0.1)
+            step += 1
+        return num_before
 
     assert interval() == NUM_UNKNOWN
     made.has_chosen(1, 0.1)
@@ -136,11 +142,39 @@ def test_where_a_prompt_came_into_that_step_another_one_shows_it() -> None:
     made = comparison()
     for step in range(NUM_UNKNOWN):
         made.learn(decoding(1, step=step), 1, 0.12)
-    step = NUM_UNKNOWN + 1
-    assert not made.may_have_drafts(step)
-    made.learn(decoding(more=5, step=step), 0, 0.5)
+    step = NUM_UNKNOWN
+    for _ in range(NUM_WITHOUT):
+        step += 1
+        assert not made.may_have_drafts(step)
+        made.learn(decoding(more=5, step=step), 0, 0.5)
+    step += 1
+    assert made.may_have_drafts(step)
+    made.learn(decoding(1, step=step), 1, 0.12)
     later = [made.may_have_drafts(step + wait) for wait in range(1, 2 * LEAST_WAIT + 1)]
     assert later == [True, True, True, False]
+
+
+def test_steps_that_continue_each_other_are_learned_together() -> None:
+    """A step without drafts takes their mean, and none of them is left out."""
+    made = comparison()
+    for step in range(NUM_TOGETHER):
+        made.add_alike(decoding(step=step), 0.1 + 0.01 * (step % 2))
+        assert made.times.knows(1) == (step == NUM_TOGETHER - 1)
+    assert made.times.seconds(1) == pytest.approx(0.105)
+    made.add_alike(decoding(step=NUM_TOGETHER), 0.1)
+    made.learn(decoding(2, step=NUM_TOGETHER + 1), 1, 0.2)
+    share = SHARE * (0.105 * NUM_TOGETHER + 0.3)
+    saved = made.times.seconds(1) - (made.times.seconds(3) - made.times.seconds(1))
+    assert made.seconds == pytest.approx(FIRST_SECONDS + share + saved, abs=1e-3)
+
+
+def test_a_step_that_follows_none_does_not_show_what_one_takes_without_drafts() -> None:
+    """Steps without drafts are planned while others run, which hides what planning takes."""
+    made = comparison()
+    made.learn(decoding(step=0), 0, 0.3, is_usual=False)
+    assert not made.times.knows(1)
+    made.learn(decoding(step=1), 0, 0.1)
+    assert made.times.seconds(1) == pytest.approx(0.1)
 
 
 def test_steps_with_prompts_do_not_take_drafts_from_every_other_step() -> None:
@@ -152,4 +186,11 @@ def test_steps_with_prompts_do_not_take_drafts_from_every_other_step() -> None:
         num_without += not has_drafts
         more = 9 if step > NUM_UNKNOWN else 0
         made.learn(decoding(2 * has_drafts, more=more, step=step), 2 * has_drafts, 0.1)
-    assert num_without == 6
+    assert num_without == 6 * NUM_WITHOUT
+
+
+def test_steps_of_a_clock_that_was_set_back_show_nothing() -> None:
+    made = comparison()
+    for step in range(NUM_TOGETHER):
+        made.add_alike(decoding(step=step), 0.0)
+    assert not made.times.knows(1)

@@ -9,6 +9,7 @@ follow from the rates and the costs alone.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -93,10 +94,14 @@ class Paced:
                 request(name, prompt, max_tokens=num_tokens, ignore_eos=True), self.now
             )
         began = self.now
+        in_flight = deque[StepPlan]()
         while self.scheduler.sequences:
-            plan = self.scheduler.schedule(self.now)
-            assert plan is not None
-            self.scheduler.apply(self._result(plan), self.now)
+            while len(in_flight) < self.scheduler.config.pipeline_depth:
+                plan = self.scheduler.schedule(self.now)
+                if plan is None:
+                    break
+                in_flight.append(plan)
+            self.scheduler.apply(self._result(in_flight.popleft()), self.now)
         return streams * num_tokens / (self.now - began)
 
     def _result(self, plan: StepPlan) -> StepResult:

@@ -9,7 +9,13 @@ import pytest
 
 from octavo.core.limits import StepTime
 from octavo.core.pace.ahead_counts import FIRST_RATE, NUM_TRIED, PASS_COST, AheadCounts
-from octavo.core.pace.comparison import LEAST_BETWEEN, MOST_SECONDS, NUM_UNKNOWN, Comparison
+from octavo.core.pace.comparison import (
+    LEAST_BETWEEN,
+    MOST_SECONDS,
+    NUM_UNKNOWN,
+    NUM_WITHOUT,
+    Comparison,
+)
 from octavo.core.pace.width_times import NUM_FEW
 from octavo.core.plan import StepPlan
 from octavo.core.plan_draft import PlanDraft
@@ -262,15 +268,15 @@ def test_what_is_known_of_a_dear_pass_returns_to_what_is_expected_first() -> Non
     made.add("a", 6, max_tokens=30)
     assert asked(planned(made)) == []
     assert 0.48 < ahead.pass_seconds < 0.5  # the first time may have waited for memory
-    ahead._return([], [])
+    ahead._return([], [], 1)
     soon, ahead._num_measured = ahead.pass_seconds, NUM_TRIED
-    ahead._return([], [])
+    ahead._return([], [], 1)
     assert 0.0 < soon - ahead.pass_seconds < 0.002
     for _ in range(2000):
-        ahead._return([], [])
+        ahead._return([], [], 1)
     assert 0.1 * PASS_COST <= ahead.pass_seconds < 0.03
     ahead.pass_seconds = 0.001
-    ahead._return([], [])
+    ahead._return([], [], 1)
     assert ahead.pass_seconds == 0.001
 
 
@@ -282,11 +288,11 @@ def test_the_rates_of_a_sequence_whose_drafts_are_not_sent_return() -> None:
     one = sequence_of(made, "a")
     one.rates = [[0.2] for _ in range(4)]
     made.land()
-    ahead._return([one], [1])
+    ahead._return([one], [1], 1)
     assert 0.2 < one.rates[0][0] < FIRST_RATE
     before = one.rates[0][0]
     one.verifying = (1,)
-    ahead._return([one], [1])
+    ahead._return([one], [1], 1)
     assert one.rates[0][0] == before
     one.verifying = ()
 
@@ -317,21 +323,23 @@ def test_rates_of_places_that_are_not_sent_return() -> None:
 
 def test_a_step_without_drafts_is_made_now_and_then() -> None:
     made, ahead = rig(
-        max_model_len=400, num_blocks=400, model=counting, drafter=lambda known: [0] * 4
+        max_model_len=1400, num_blocks=1400, model=counting, drafter=lambda known: [0] * 4
     )
     made.worker.chances = (0.9, 0.8, 0.7, 0.6)
-    made.add("a", 6, max_tokens=380, ignore_eos=True)
+    made.add("a", 6, max_tokens=1380, ignore_eos=True)
     without = []
-    for step in range(320):
+    for step in range(1300):
         if asked(planned(made)) == [] and step > 0:
             without.append(step)
         made.now += 0.1
         made.land()
         ahead.rates = sequence_of(made, "a").rates = [[0.9] for _ in range(4)]
         comparison_of(made).seconds = MOST_SECONDS  # though none is right
-    assert without[0] == NUM_UNKNOWN + 1
-    assert 1 < len(without) < 10
-    assert all(after - before > LEAST_BETWEEN for before, after in pairwise(without))
+    begun = [step for step in without if step - 1 not in without]
+    assert begun[0] == NUM_UNKNOWN + 1
+    assert 1 < len(begun) < 10
+    assert len(without) == NUM_WITHOUT * len(begun)
+    assert all(after - before > LEAST_BETWEEN for before, after in pairwise(begun))
 
 
 def test_steps_are_learned_without_what_the_second_model_takes() -> None:
@@ -391,3 +399,15 @@ def test_nothing_is_proposed_where_a_prediction_is_likelier_right(
     made.plan()
     made.land()
     assert asked(planned(made)) != []
+
+
+def test_what_may_not_draft_is_not_asked_about() -> None:
+    made, ahead = rig()
+    made.add("a", 6, max_tokens=30)
+    planned(made)
+    made.land()
+    running = [sequence_of(made, "a")]
+    assert ahead.pays(running, 2)
+    running[0].may_draft = False
+    assert not ahead.pays(running, 2)
+    assert [ahead.is_due(step) for step in (2, 3, 4)] == [False, False, True]

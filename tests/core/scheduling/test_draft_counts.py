@@ -159,18 +159,15 @@ def test_all_sequences_share_a_step_while_some_may_draft() -> None:
     rig = Rig(max_drafts=4, proposes=False, pipeline_depth=2)
     rig.add("plain", 6, max_tokens=24)
     assert rig.plan() is not None
+    assert rig.plan() is not None
     rig.land()
-    assert rig.plan() is not None
     rig.add("predicted", tokens(6, 1), max_tokens=9, prediction=tokens(3, 7))
-    assert rig.plan() is not None
     num_chunks = []
     while "predicted" in rig.scheduler.sequences:
-        assert rig.plan() is None, "a step is planned behind one in flight"
-        rig.land()
-        if not rig.results:
-            plan = rig.plan()
-            num_chunks.append(0 if plan is None else len(plan.slots))
+        plan = rig.plan() if len(rig.results) < 2 else None
+        if plan is None:
+            rig.land()
+        else:
+            num_chunks.append(len(plan.slots))
     assert num_chunks[:8] == [2] * 8
-    assert rig.plan() is not None, "the other one has two steps in flight again"
-    assert len(rig.results) == 2
     rig.finish()

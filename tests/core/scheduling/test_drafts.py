@@ -176,10 +176,51 @@ def test_nothing_is_planned_behind_drafts_in_flight() -> None:
     rig = Rig(max_drafts=4, drafter=right(2), pipeline_depth=3)
     rig.add("a", 6, max_tokens=16)
     rig.plan()
-    assert rig.plan() is None
+    assert rig.chunks(rig.plan()) == {"a": (6, 1)}
     rig.land()
-    assert rig.chunks(rig.plan()) == {"a": (6, 5)}
+    assert rig.plan() is None, "drafts behind the step in flight are worth more"
+    rig.land()
+    assert rig.chunks(rig.plan()) == {"a": (7, 5)}
     assert rig.plan() is None
+
+
+def test_drafts_that_come_too_late_are_not_sent() -> None:
+    """A step in flight draws the first of them; where they are unlikely, nothing waits for it."""
+    rig = Rig(max_drafts=4, drafter=right(4), pipeline_depth=2)
+    rig.worker.chances = (0.01, 0.001)
+    rig.add("a", 6, max_tokens=16)
+    rig.plan()
+    for _ in range(12):
+        assert rig.chunks(rig.plan())["a"][1] == 1
+        rig.land()
+        assert not rig.scheduler.sequences["a"].drafts
+    assert rig.plan() is not None, "a step is planned behind the one in flight"
+
+
+def test_nothing_waits_for_drafts_while_none_may_be_sent() -> None:
+    rig = Rig(max_drafts=4, drafter=right(4), pipeline_depth=2)
+    rig.worker.chances = (0.9, 0.9)
+    rig.add("a", 6, max_tokens=16)
+    rig.plan()
+    rig.plan()
+    comparison = rig.scheduler._drafts._comparison
+    comparison.is_resting, comparison.seconds = True, -9.0  # they cost more than they saved
+    rig.land()
+    assert rig.plan() is not None
+
+
+def test_nothing_follows_a_step_whose_drafts_may_be_accepted() -> None:
+    """Sequences of it that have none would take turns in two smaller steps."""
+    rig = Rig(max_drafts=4, proposes=False, pipeline_depth=2)
+    rig.add("plain", 6, max_tokens=40)
+    rig.add("predicted", tokens(6, 1), max_tokens=9, prediction=tokens(3, 7))
+    while "predicted" in rig.scheduler.sequences:
+        plan = rig.plan()
+        if plan is not None and plan.drafts:
+            assert len(plan.slots) == 2
+            assert rig.plan() is None
+        if len(rig.results) == 2 or plan is None:
+            rig.land()
 
 
 def test_rejected_drafts_are_overwritten_and_never_shared() -> None:

@@ -236,8 +236,10 @@ def engine(directory: Path, backend: str, way: str | None) -> Iterator[LLM]:
     """Make an engine with a way to draft, or without any.
 
     Drafts are sent wherever there are some, so that many are verified, right and wrong. A draft
-    model proposes now more, now less, and now nothing for a while.
+    model proposes now more, now less, and now nothing for a while. With every second way, steps are
+    planned ahead where they may be.
     """
+    is_ahead = way is not None and [*WAYS].index(way) % 2 == 1
     config = {"method": "off"} if way is None else WAYS[way]
     drafter = way.removesuffix(" trees") if way else None
     if config is not None and drafter == "draft_model":
@@ -247,6 +249,7 @@ def engine(directory: Path, backend: str, way: str | None) -> Iterator[LLM]:
         fitted = files if files.exists() else FITTED[drafter](directory, files)
         config = {**config, "model": str(fitted)}
     options = {**ENGINE, "backend": backend, "dtype": "float32", "speculative_config": config}
+    options["async_scheduling"] = is_ahead
     with (
         mock.patch.object(DraftCounts, "_costs", return_value=None),
         mock.patch.object(AheadCounts, "_trees", trees_by(varied_counts)),

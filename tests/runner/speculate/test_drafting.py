@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from octavo.core.config import CoreConfig
-from octavo.core.plan import NewSlot, StepResult
+from octavo.core.plan import NewSlot, StepPlan, StepResult
+from octavo.runner.slots import SlotState
 from octavo.runner.speculate.drafting import Drafting
 from octavo.runner.speculate.proposer import Proposal, Turn
 from tests.runner.plans import new_slot
@@ -60,16 +61,24 @@ class Counting(OneByOne):
         return tuple(range(10))
 
 
+class Known(SlotState):
+    """Slots whose tokens are always the same."""
+
+    def known(self, slot: int) -> Any:
+        return TOKENS
+
+
 def drafting(proposer: OneByOne, num_open: int = 2, **settings: int) -> Drafting:
     limits: dict[str, Any] = {"max_drafts": 4, "max_num_batched_tokens": 64, **settings}
-    made = Drafting(proposer, VOCABULARY, CoreConfig(num_blocks=9, max_model_len=99, **limits))
+    config = CoreConfig(num_blocks=9, max_model_len=99, **limits)
+    made = Drafting(proposer, VOCABULARY, config, Known(config, VOCABULARY, {}))
     for slot in range(num_open):
         made.open(new_slot(slot, [3], ()))
     return made
 
 
 def drafted(made: Drafting, *slots: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    return made.add_to(StepResult(0, ()), slots, lambda slot: TOKENS).drafts
+    return made.add_to(StepResult(0, ()), [*slots]).drafts
 
 
 @pytest.mark.parametrize(
@@ -120,9 +129,7 @@ def test_an_invalid_id_ends_a_draft(guessed: tuple[int, ...], kept: tuple[int, .
 
 def test_drafts_that_a_grammar_forbids_are_cut() -> None:
     made = drafting(Counting(), max_num_batched_tokens=64)
-    result = made.add_to(
-        StepResult(0, ()), [0, 1], lambda slot: TOKENS, lambda slot, all_: all_.first(2 * slot)
-    )
+    result = made.add_to(StepResult(0, ()), [0, 1], lambda slot, all_: all_.first(2 * slot))
     assert result.drafts == ((1, (0, 1)),)
 
 
@@ -138,7 +145,7 @@ def test_a_slot_without_drafts_is_not_proposed_to() -> None:
     made = drafting(proposer, 1, max_num_batched_tokens=4)
     made.open(new_slot(1, [3], (), may_draft=False))
     assert proposer.open_slots == {0}
-    assert 1 not in made
+    assert made.append([0, 1], [[6], [7]], {}, frozenset()) == [0]
     drafted(made, 0)
     assert proposer.asked == [2]
     made.free(1)
@@ -149,7 +156,7 @@ def test_a_slot_without_drafts_is_not_proposed_to() -> None:
 
 def with_prediction(proposer: OneByOne | None, *predicted: int) -> Drafting:
     config = CoreConfig(num_blocks=9, max_model_len=99, max_drafts=4)
-    made = Drafting(proposer, VOCABULARY, config)
+    made = Drafting(proposer, VOCABULARY, config, Known(config, VOCABULARY, {}))
     made.open(new_slot(0, [3, 4, 5], (), num_prompt=1, prediction=array("i", predicted)))
     return made
 
@@ -157,7 +164,7 @@ def with_prediction(proposer: OneByOne | None, *predicted: int) -> Drafting:
 def test_a_prediction_has_drafts_with_and_without_a_proposer() -> None:
     """The answer so far, 4 and 5, is where the predicted text begins."""
     alone = with_prediction(None, 4, 5, 6, 7, VOCABULARY, 8)
-    result = alone.add_to(StepResult(0, ()), [0], lambda slot: TOKENS)
+    result = alone.add_to(StepResult(0, ()), [0])
     assert result.drafts == ((0, (6, 7)),)
     assert result.predicted == (0,)
     ((slot, chances),) = result.chances
@@ -172,6 +179,66 @@ def test_of_a_prediction_and_a_proposal_the_likelier_is_sent(
     proposer = Counting()
     proposer.chances = (chance,) * 10
     made = with_prediction(proposer, 4, 5, 6, 7)
-    result = made.add_to(StepResult(0, ()), [0], lambda slot: TOKENS)
+    result = made.add_to(StepResult(0, ()), [0])
     assert result.predicted == ((0,) if is_predicted else ())
     assert result.drafts == ((0, (6, 7) if is_predicted else (0, 1, 2, 3)),)
+
+
+def without_drafts(step: int, *slots: int) -> StepPlan:
+    count = len(slots)
+    return StepPlan(step, (), (), (), (), slots, (9,) * count, (1,) * count, (True,) * count, ())
+
+
+def test_where_no_drafts_are_sent_only_some_steps_are_proposed_behind() -> None:
+    """The tokens of the others are read before the next proposal, each in its place."""
+    config = CoreConfig(num_blocks=9, max_model_len=99, max_drafts=4)
+    state = SlotState(config, VOCABULARY, {})
+    made = Drafting(None, VOCABULARY, config, state)
+    for slot, may_draft in ((0, True), (1, False), (2, True)):
+        new = new_slot(slot, [3], ((1,),), may_draft=may_draft)
+        state.open(new)
+        made.open(new)
+    kept = []
+    for step in range(12):
+        drawn = (10 + step, 30 + step, 50 + step)
+        kept.append(made.keeps(without_drafts(step, 0, 1, 2), drawn))
+        if not kept[-1]:
+            assert made.append((0, 1, 2), [[token] for token in drawn], {}, frozenset()) == [0, 2]
+            assert state.known(2).tolist() == [3, *range(50, 51 + step)]
+    assert kept == [False] * 4 + [True, True, True, False] * 2
+    assert state.known(0).tolist() == [3, *range(10, 22)]
+    assert state.known(1).tolist() == [3]
+
+
+def test_steps_behind_drafts_or_a_new_sequence_are_all_proposed_behind() -> None:
+    made = drafting(Counting(), 2)
+    plan = without_drafts(0, 0)
+    while not made.keeps(plan, (5,)):
+        pass
+    assert not made.keeps(plan._replace(drafts=((0, (4,)),)), (5,))
+    assert not made.keeps(plan, (5,))
+    while not made.keeps(plan, (5,)):
+        pass
+    assert not made.keeps(plan._replace(ahead=((0, (0.5,)),)), (5,))
+    while not made.keeps(plan, (5,)):
+        pass
+    made.open(new_slot(2, [3], ()))
+    assert not made.keeps(plan, (5,))
+
+
+def test_what_was_kept_is_read_before_its_slot_is_freed() -> None:
+    """Another sequence may have the slot next."""
+    config = CoreConfig(num_blocks=9, max_model_len=99, max_drafts=4)
+    state = SlotState(config, VOCABULARY, {})
+    made = Drafting(None, VOCABULARY, config, state)
+    new = new_slot(0, [3], ((1,),))
+    state.open(new)
+    made.open(new)
+    while not made.keeps(without_drafts(0, 0), (5,)):
+        pass
+    made.free(0)
+    state.free(0)
+    state.open(new)
+    made.open(new)
+    made.read()
+    assert state.known(0).tolist() == [3]

@@ -13,10 +13,10 @@ DRAFT_BUGS = (
         kind="predictions",
     ),
     Bug(
-        "a step is planned behind a sample that drafts may follow",
-        "scheduler.py",
-        "        if self.lifecycle.num_drafting and self.in_flight:",
-        "        if self.lifecycle.num_drafting and len(self.in_flight) > 1:",
+        "drafts that come too late are sent",
+        "apply.py",
+        "        if sequence.in_flight:\n            first",
+        "        if sequence.in_flight and not drafts:\n            first",
         kind="predictions",
     ),
     Bug(
@@ -34,10 +34,10 @@ DRAFT_BUGS = (
         kind="predictions",
     ),
     Bug(
-        "a steady step goes on beside a sequence that may draft",
-        "steady/next_plan.py",
-        "            not self._lifecycle.num_drafting\n            and not",
-        "            not",
+        "a steady step goes on though drafts have come",
+        "apply.py",
+        "        self._steady.forget()\n        sequence.drafts",
+        "        sequence.drafts",
         kind="predictions",
     ),
     Bug(

@@ -6,6 +6,13 @@ from tests.sim.bugs.core import Bug
 
 PROGRAM_BUGS = (
     Bug(
+        "the second model reads a token that a step in flight draws",
+        "scheduler.py",
+        "        return bool(offers) or self._may_propose()\n",
+        "        return bool(offers)\n",
+        kind="programs",
+    ),
+    Bug(
         "a cached prefix lacks the second model's KV",
         "kv/manager.py",
         "                limit = policy.longest(each, limit)\n",
@@ -54,13 +61,6 @@ PROGRAM_BUGS = (
         "pace/ahead_counts.py",
         "            (sampling if samples else reading).append(sequence)\n",
         "            sampling.append(sequence)\n",
-        kind="programs",
-    ),
-    Bug(
-        "the second model is asked for places that gain nothing",
-        "pace/proposed_tree.py",
-        "        self.num_places = min(self.num_places, num_places)\n",
-        "",
         kind="programs",
     ),
 )

@@ -64,9 +64,11 @@ def check_drafts(
     in_flight: Sequence[tuple[StepPlan, StepResult]],
     drafting: frozenset[int],
 ) -> None:
-    """Require that a plan verifies what was proposed, and that no draft can follow a sample.
+    """Require that a plan verifies what was proposed, and that drafts follow known tokens.
 
-    `drafting` has the open slots that may draft, before this plan.
+    No draft, and nothing that a second model reads, is behind a sample in flight. Nothing is behind
+    drafts in flight: how many of them are accepted is not known. `drafting` has the open slots that
+    may draft, before this plan.
     """
     for slot, drafts in plan.drafts:
         check_tree(plan, slot, drafts, proposed.get(slot, Proposed()))
@@ -78,10 +80,13 @@ def check_drafts(
     most = config.max_step_drafts or num_drafts
     require(num_drafts <= most, f"step {plan.step}: {num_drafts} drafts, and room for {most}")
     left = drafting.difference(plan.freed)
+    asked = main.union(slot for slot, _ in plan.ahead)
     for before, _ in reversed(in_flight):
         sampled = {
             slot for slot, samples in zip(before.slots, before.samples, strict=True) if samples
         }
-        behind = left & sampled & set(plan.slots)
+        behind = left & sampled & asked
         require(not behind, f"step {plan.step}: slots {behind} have a sample in flight")
+        behind = left & {slot for slot, _ in before.drafts} & set(plan.slots)
+        require(not behind, f"step {plan.step}: slots {behind} have drafts in flight")
         left = left.difference(before.freed, [new.slot for new in before.opened])
