@@ -10,13 +10,11 @@ if TYPE_CHECKING:
     from octavo.api.async_llm import AsyncLLM
     from octavo.api.beam_search import BeamSearchParams
     from octavo.api.llm import LLM
-    from octavo.api.outputs import (
+    from octavo.api.outputs import CompletionOutput, EngineDeadError, RequestOutput
+    from octavo.api.pooling.outputs import (
         ClassificationRequestOutput,
-        CompletionOutput,
         EmbeddingRequestOutput,
-        EngineDeadError,
         PoolingRequestOutput,
-        RequestOutput,
         ScoringRequestOutput,
     )
     from octavo.api.pooling.params import PoolingParams
@@ -35,21 +33,21 @@ _PLACES = {
     "LLM": "octavo.api.llm",
     "AsyncLLM": "octavo.api.async_llm",
     "BeamSearchParams": "octavo.api.beam_search",
-    "ClassificationRequestOutput": "octavo.api.outputs",
+    "ClassificationRequestOutput": "octavo.api.pooling.outputs",
     "CompletionOutput": "octavo.api.outputs",
     "ConfigError": "octavo.core.config",
-    "EmbeddingRequestOutput": "octavo.api.outputs",
+    "EmbeddingRequestOutput": "octavo.api.pooling.outputs",
     "EngineDeadError": "octavo.api.outputs",
     "LoRARequest": "octavo.api.adapters",
     "PoolingParams": "octavo.api.pooling.params",
-    "PoolingRequestOutput": "octavo.api.outputs",
+    "PoolingRequestOutput": "octavo.api.pooling.outputs",
     "RepetitionDetectionParams": "octavo.core.stopping.repetition",
     "RequestError": "octavo.core.sampling_params",
     "RequestOutput": "octavo.api.outputs",
     "RequestOutputKind": "octavo.core.sampling_params",
     "SamplerOptions": "octavo.core.sampling_params",
     "SamplingParams": "octavo.core.sampling_params",
-    "ScoringRequestOutput": "octavo.api.outputs",
+    "ScoringRequestOutput": "octavo.api.pooling.outputs",
     "StructuredOutputsParams": "octavo.core.structured_outputs",
 }
 

@@ -11,7 +11,6 @@ from typing import cast
 
 from msgspec import Struct, structs
 
-from octavo.adapters.memory import largest_bytes, whole_bytes
 from octavo.backends.base import FLOAT_TYPES, Footprint, KVLayout, StepSize
 from octavo.backends.kind import BackendKind, Sizes
 from octavo.core.config import ConfigError, CoreConfig
@@ -29,7 +28,6 @@ from octavo.options.adapters import num_resident
 from octavo.options.backends import Entry
 from octavo.options.cpu_types import CpuWeights
 from octavo.options.engine import EngineArguments
-from octavo.options.quantization import instead_of, is_same, made_at_load
 from octavo.room_for_drafts import (
     check_drafts,
     follow_block,
@@ -172,7 +170,11 @@ def _longest(asked: int | None, most: int) -> int:
 def follow_quantization(arguments: EngineArguments, opened: OpenedModel) -> EngineArguments:
     """Compare `quantization` with the files, or have floats quantised as they are loaded."""
     asked, found = arguments.quantization, opened.quantization
-    if asked is None or (found is not None and is_same(asked, found)):
+    if asked is None:
+        return arguments
+    from octavo.options.quantization import instead_of, is_same, made_at_load
+
+    if found is not None and is_same(asked, found):
         return arguments
     types = {tensor.type for tensor in tensor_sizes(opened) if tensor.is_matrix}
     if not types <= {*FLOAT_TYPES}:
@@ -253,6 +255,8 @@ def with_adapters(
     """
     if not arguments.enable_lora:
         return bill
+    from octavo.adapters.memory import largest_bytes, whole_bytes
+
     # Adapters keep the type of their files, mostly float32, unless a narrow one is asked for.
     is_narrow = arguments.lora_dtype in ("float16", "bfloat16") and arguments.dtype != "float32"
     largest = largest_bytes(opened.model, arguments.max_lora_rank, 2 if is_narrow else 4)

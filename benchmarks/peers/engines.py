@@ -69,6 +69,7 @@ class WorkerEngine:
             return self._first_token(case, seed)
         if self._process is None:
             self._start()
+            self._learn_version()
             # Warm, not counted.
             prompts = case.prompts(-1)[:WARM_REQUESTS]
             self._call(prompts, min(case.output_tokens, WARM_TOKENS))
@@ -101,6 +102,7 @@ class WorkerEngine:
                 fresh._start()
                 fresh._call(case.prompts(seed), 1)
                 seconds = time.perf_counter() - began
+                fresh._learn_version()
             finally:
                 fresh.close()
         self.version = fresh.version
@@ -127,26 +129,35 @@ class WorkerEngine:
                 env=child_environment(self.environment),
                 start_new_session=True,
             )
-        self.version = self._answer()["version"]
+        self._answer()  # it is loaded
+
+    def _learn_version(self) -> None:
+        """Ask for the version, which is no part of a start."""
+        assert self._process is not None
+        processes.go_on(self._process.pid)
+        self.version = self._ask({"version": True})["version"]
 
     def _call(
         self, prompts: list[list[int]], output_tokens: int, gaps: bool = False
     ) -> dict[str, float]:
         assert self._process is not None
-        assert self._process.stdin is not None
-        asked = {"prompts": prompts, "output_tokens": output_tokens, "gaps": gaps}
         processes.go_on(self._process.pid)
-        try:
-            self._process.stdin.write(json.dumps(asked) + "\n")
-            self._process.stdin.flush()
-        except OSError:
-            raise EngineError(f"{self.name} ended; its log is {self.log}") from None
-        answer = self._answer()
+        answer = self._ask({"prompts": prompts, "output_tokens": output_tokens, "gaps": gaps})
         processes.stop(self._process.pid)
         expected = len(prompts) * output_tokens
         if answer["tokens"] != expected:
             raise EngineError(f"{self.name} wrote {answer['tokens']} tokens of {expected}")
         return answer
+
+    def _ask(self, asked: Mapping[str, object]) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(asked) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise EngineError(f"{self.name} ended; its log is {self.log}") from None
+        return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process is not None

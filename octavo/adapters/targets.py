@@ -25,8 +25,8 @@ from octavo.layers import (
     StoredTensor,
     WeightSource,
 )
-from octavo.models.checkpoint_weights import renamed
 from octavo.models.needs import expand
+from octavo.models.weights import renamed
 
 Order = Sequence[int] | slice
 

@@ -20,21 +20,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import structs
 
-from octavo.adapter_copies.copies import AdapterCopies
 from octavo.adapter_copies.opening import open_copies
-from octavo.api.adapters import LoRARequest, taken_in_thread
 from octavo.api.control import EngineControl
-from octavo.api.outputs import (
-    EmbeddingRequestOutput,
-    EngineDeadError,
-    PoolingRequestOutput,
-    RequestError,
-    RequestOutput,
-)
-from octavo.api.pooling.inputs import cut
-from octavo.api.pooling.params import PoolingParams
-from octavo.api.pooling.results import embedded, pooled
-from octavo.api.pooling.tasks import DEFAULTS, Task, Wanted, default_task, wanted
+from octavo.api.outputs import EngineDeadError, RequestError, RequestOutput
 from octavo.api.prompts import Input, Prompt
 from octavo.api.requests import (
     PLAIN,
@@ -63,7 +51,13 @@ from octavo.options.engine import EngineArguments, read_arguments, split_process
 from octavo.options.engines import ENGINES
 from octavo.text.token_table import TokenTable
 
+# What no more than some callers use is imported by the methods that they call.
 if TYPE_CHECKING:
+    from octavo.adapter_copies.copies import AdapterCopies
+    from octavo.api.adapters import LoRARequest
+    from octavo.api.pooling.outputs import EmbeddingRequestOutput, PoolingRequestOutput
+    from octavo.api.pooling.params import PoolingParams
+    from octavo.api.pooling.tasks import Task, Wanted
     from octavo.models.load import OpenedModel
     from octavo.text.tokenizer import Tokenizer
 
@@ -164,6 +158,8 @@ class AsyncLLM(EngineControl):
         await check_shape(self.model, sampling_params, self._shape_lock)
         with contextlib.ExitStack() as stack:
             if lora_request is not None:
+                from octavo.api.adapters import taken_in_thread
+
                 lora = await taken_in_thread(self.copies, lora_request, stack)
                 options = structs.replace(options, lora=lora)
             request = self.check(prompt, sampling_params, options)
@@ -271,11 +267,13 @@ class AsyncLLM(EngineControl):
         prompt: Prompt,
         request_id: str | None = None,
         *,
-        pooling_params: PoolingParams = DEFAULTS,
+        pooling_params: PoolingParams | None = None,
         lora_request: LoRARequest | None = None,
         options: Options = PLAIN,
     ) -> EmbeddingRequestOutput:
         """Return a prompt as a vector, like `LLM.embed`."""
+        from octavo.api.pooling.results import embedded
+
         more = {"lora_request": lora_request, "options": options}
         output, asked = await self._pool(prompt, "embed", pooling_params, request_id, more)
         return embedded(output, asked)
@@ -285,12 +283,15 @@ class AsyncLLM(EngineControl):
         prompt: Prompt,
         request_id: str | None = None,
         *,
-        pooling_params: PoolingParams = DEFAULTS,
+        pooling_params: PoolingParams | None = None,
         pooling_task: Task | None = None,
         lora_request: LoRARequest | None = None,
         options: Options = PLAIN,
     ) -> PoolingRequestOutput:
         """Return what a task makes of a prompt, like `LLM.encode`."""
+        from octavo.api.pooling.results import pooled
+        from octavo.api.pooling.tasks import default_task
+
         task = pooling_task or default_task(self.model.facts, "plain")
         more = {"lora_request": lora_request, "options": options}
         output, asked = await self._pool(prompt, task, pooling_params, request_id, more)
@@ -300,10 +301,14 @@ class AsyncLLM(EngineControl):
         self,
         prompt: Prompt,
         task: Task,
-        params: PoolingParams,
+        params: PoolingParams | None,
         request_id: str | None,
         more: dict[str, Any],
     ) -> tuple[RequestOutput, Wanted]:
+        from octavo.api.pooling.inputs import cut
+        from octavo.api.pooling.tasks import DEFAULTS, wanted
+
+        params = params or DEFAULTS
         asked = wanted(self.model.facts, task, params)
         read = cut(prompt, self.model, params)
         stream = self.generate(read, asked.sampling, request_id, **more)

@@ -8,35 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import structs
 
 from octavo.adapter_copies.opening import open_copies
-from octavo.api.adapters import LoRARequest, ids_of
-from octavo.api.beam_search import BeamSearch, BeamSearchParams
 from octavo.api.local_model import LocalModel
-from octavo.api.offline_runner import OfflineRunner, first_error, place
-from octavo.api.outputs import (
-    ClassificationRequestOutput,
-    EmbeddingRequestOutput,
-    PoolingRequestOutput,
-    RequestError,
-    RequestOutput,
-    ScoringRequestOutput,
-)
-from octavo.api.pooling.inputs import cut, pairs_of, read_pair
-from octavo.api.pooling.params import PoolingParams
-from octavo.api.pooling.results import classified, compared, embedded, pooled, scored
-from octavo.api.pooling.tasks import (
-    DEFAULTS,
-    Task,
-    Wanted,
-    check_generates,
-    default_task,
-    is_cross_encoder,
-    wanted,
-)
+from octavo.api.offline_runner import OfflineRunner, Take, first_error, place
+from octavo.api.outputs import RequestError, RequestOutput
+from octavo.api.pooling.served import check_generates, is_cross_encoder
 from octavo.api.prompts import Input, Prompt, as_many, read_prompt
 from octavo.api.requests import PLAIN, Options, check_request
 from octavo.core.sampling_params import (
@@ -46,13 +26,26 @@ from octavo.core.sampling_params import (
 )
 from octavo.options import DEFAULT_MODEL
 from octavo.options.engine import read_arguments, split_processors
-from octavo.text.chat.messages import Message, conversations
-from octavo.text.pairs import Pair
+
+# What no more than some callers use is imported by the methods that they call.
+if TYPE_CHECKING:
+    from octavo.api.adapters import LoRARequest
+    from octavo.api.beam_search import BeamSearchParams
+    from octavo.api.pooling.outputs import (
+        ClassificationRequestOutput,
+        EmbeddingRequestOutput,
+        PoolingRequestOutput,
+        ScoringRequestOutput,
+    )
+    from octavo.api.pooling.params import PoolingParams
+    from octavo.api.pooling.tasks import Task, Wanted
+    from octavo.api.text_model import TextModel
+    from octavo.text.chat.messages import Message
+
+    Conversation = Sequence[Message]
+    Adapters = LoRARequest | Sequence[LoRARequest | None] | None  # of all prompts, or one for each
 
 log = logging.getLogger(__name__)
-
-Conversation = Sequence[Message]
-Adapters = LoRARequest | Sequence[LoRARequest | None] | None  # of all prompts, or one for each
 
 
 class LLM:
@@ -119,6 +112,12 @@ class LLM:
     ) -> None:
         self.close()
 
+    @property
+    def model(self) -> TextModel:
+        """The text side of the model, and the facts about it."""
+        model: TextModel = self._model
+        return model
+
     def get_tokenizer(self) -> Any:
         """Return the model's tokenizer."""
         return self._model.tokenizer
@@ -154,6 +153,21 @@ class LLM:
         options = [Options(level, cache_scope=cache_salt or "") for level in levels]
         return self._run(inputs, sampling_params, use_tqdm, options, lora_request)
 
+    def stream(
+        self, prompt: Prompt, take: Take, sampling_params: SamplingParams | None = None
+    ) -> None:
+        """Continue one prompt, and call `take` with each output as it comes.
+
+        The outputs are those of `AsyncLLM.generate`, without an event loop: what is new in each, or
+        all so far, as `output_kind` says. A request that fails raises a RequestError.
+        """
+        sampling = self._model.defaults if sampling_params is None else sampling_params
+        (read,) = self._read_all([prompt])
+        request = check_request(self._model, read, sampling)
+        failure = first_error(self._runner.run([request], shows_progress=False, take=take))
+        if failure is not None:
+            raise RequestError(failure[1])
+
     def chat(
         self,
         messages: Conversation | Sequence[Conversation],
@@ -172,6 +186,8 @@ class LLM:
         The template runs in this process: a sandbox keeps it from everything but its variables,
         and its size and its output are limited, but not its time and memory.
         """
+        from octavo.text.chat.messages import conversations
+
         check_generates(self._model.facts)
         template = self._model.template(chat_template, with_tools=bool(tools))
         tool_format = self._model.tool_format(template)
@@ -196,20 +212,21 @@ class LLM:
     def embed(
         self,
         prompts: Prompt | Sequence[Prompt],
-        pooling_params: PoolingParams = DEFAULTS,
+        pooling_params: PoolingParams | None = None,
         *,
         use_tqdm: bool = True,
         lora_request: Adapters = None,
     ) -> list[EmbeddingRequestOutput]:
         """Return each prompt as a vector for comparing texts, of length one if the model's are."""
-        asked = wanted(self._model.facts, "embed", pooling_params)
-        outputs = self._pool(prompts, asked, pooling_params, use_tqdm, lora_request)
+        from octavo.api.pooling.results import embedded
+
+        outputs, asked = self._pool(prompts, "embed", pooling_params, use_tqdm, lora_request)
         return [embedded(output, asked) for output in outputs]
 
     def encode(
         self,
         prompts: Prompt | Sequence[Prompt],
-        pooling_params: PoolingParams = DEFAULTS,
+        pooling_params: PoolingParams | None = None,
         *,
         pooling_task: Task | None = None,
         use_tqdm: bool = True,
@@ -220,29 +237,32 @@ class LLM:
         "token_embed" and "token_classify" give a vector for each token of a prompt. The default is
         the task of pooler_config, or else "plain".
         """
-        facts = self._model.facts
-        asked = wanted(facts, pooling_task or default_task(facts, "plain"), pooling_params)
-        outputs = self._pool(prompts, asked, pooling_params, use_tqdm, lora_request)
+        from octavo.api.pooling.results import pooled
+        from octavo.api.pooling.tasks import default_task
+
+        task = pooling_task or default_task(self._model.facts, "plain")
+        outputs, asked = self._pool(prompts, task, pooling_params, use_tqdm, lora_request)
         return [pooled(output, asked) for output in outputs]
 
     def classify(
         self,
         prompts: Prompt | Sequence[Prompt],
-        pooling_params: PoolingParams = DEFAULTS,
+        pooling_params: PoolingParams | None = None,
         *,
         use_tqdm: bool = True,
         lora_request: Adapters = None,
     ) -> list[ClassificationRequestOutput]:
         """Return the probabilities of each prompt's classes."""
-        asked = wanted(self._model.facts, "classify", pooling_params)
-        outputs = self._pool(prompts, asked, pooling_params, use_tqdm, lora_request)
+        from octavo.api.pooling.results import classified
+
+        outputs, asked = self._pool(prompts, "classify", pooling_params, use_tqdm, lora_request)
         return [classified(output, asked) for output in outputs]
 
     def score(
         self,
         data_1: str | Sequence[str],
         data_2: str | Sequence[str],
-        pooling_params: PoolingParams = DEFAULTS,
+        pooling_params: PoolingParams | None = None,
         *,
         chat_template: str | None = None,
         instruction: str | None = None,
@@ -254,6 +274,11 @@ class LLM:
         A cross-encoder reads both texts at once; `chat_template` is the form in which it does, if
         not the model's own. With any other model it is the similarity of their embeddings.
         """
+        from octavo.api.pooling.inputs import pairs_of, read_pair
+        from octavo.api.pooling.results import compared, scored
+        from octavo.api.pooling.tasks import DEFAULTS, wanted
+        from octavo.text.pairs import Pair
+
         first = [data_1] if isinstance(data_1, str) else list(data_1)
         second = [data_2] if isinstance(data_2, str) else list(data_2)
         places = pairs_of(first, second, ("data_1", "data_2"))
@@ -263,12 +288,12 @@ class LLM:
                     "chat_template and instruction are for models that read both texts at once; "
                     "this one compares embeddings: leave them out"
                 )
-            asked = wanted(self._model.facts, "embed", pooling_params)
             both = [*first, *second]
-            outputs = self._pool(both, asked, pooling_params, use_tqdm, lora_request)
+            outputs, asked = self._pool(both, "embed", pooling_params, use_tqdm, lora_request)
             queries, documents = outputs[: len(first)], outputs[len(first) :]
             return [compared(queries[one], documents[other], asked) for one, other in places]
-        asked = wanted(self._model.facts, "classify", pooling_params)
+        params = pooling_params or DEFAULTS
+        asked = wanted(self._model.facts, "classify", params)
         inputs, each = [], []
         for index, (place_1, place_2) in enumerate(places):
             pair = Pair(
@@ -279,7 +304,7 @@ class LLM:
                 form=self._model.facts.pooling.pair_form,
             )
             with about(place(index, len(places))):
-                read, sampling = read_pair(pair, self._model, asked, pooling_params)
+                read, sampling = read_pair(pair, self._model, asked, params)
             inputs.append(read)
             each.append(sampling)
         outputs = self._run(inputs, each, use_tqdm, lora_request=lora_request)
@@ -288,20 +313,28 @@ class LLM:
     def _pool(
         self,
         prompts: Prompt | Sequence[Prompt],
-        asked: Wanted,
-        params: PoolingParams,
+        task: Task,
+        params: PoolingParams | None,
         use_tqdm: bool,
         lora_request: Adapters = None,
-    ) -> list[RequestOutput]:
-        """Compute what a task needs of each prompt."""
+    ) -> tuple[list[RequestOutput], Wanted]:
+        """Compute what a task needs of each prompt, and say what that is."""
+        from octavo.api.pooling.inputs import cut
+        from octavo.api.pooling.tasks import DEFAULTS, wanted
+
+        params = params or DEFAULTS
+        asked = wanted(self._model.facts, task, params)
         inputs = [cut(prompt, self._model, params) for prompt in as_many(prompts)]
         read = self._read_all(inputs)
-        return self._run(read, asked.sampling, use_tqdm, lora_request=lora_request)
+        outputs = self._run(read, asked.sampling, use_tqdm, lora_request=lora_request)
+        return outputs, asked
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
     ) -> list[RequestOutput]:
         """Return the most probable continuations of each prompt, best first."""
+        from octavo.api.beam_search import BeamSearch, BeamSearchParams
+
         if not isinstance(params, BeamSearchParams):
             raise RequestError(
                 f"params must be BeamSearchParams, not {type(params).__name__}; "
@@ -346,6 +379,10 @@ class LLM:
             sampling = self._model.defaults
         each = _for_each(sampling, len(inputs), "sampling_params")
         options = options or [PLAIN] * len(inputs)
+        if lora_request is None:
+            return self._run_each(inputs, each, shows_progress, options)
+        from octavo.api.adapters import ids_of
+
         adapters = _for_each(lora_request, len(inputs), "lora_request")
         with ids_of(self._copies, adapters) as ids:
             options = [

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -19,6 +19,8 @@ from octavo.core.request import Request, ResetPrefixCache, TokenEvent
 
 if TYPE_CHECKING:
     from octavo.adapter_copies.copies import AdapterCopies
+
+Take = Callable[[RequestOutput], None]
 
 REDRAW_SECONDS = 0.1
 _POLL_SECONDS = 0.001
@@ -113,11 +115,16 @@ class OfflineRunner:
         return str(self._num_requests)
 
     def run(
-        self, requests: Sequence[CheckedRequest], *, shows_progress: bool
+        self,
+        requests: Sequence[CheckedRequest],
+        *,
+        shows_progress: bool,
+        take: Take | None = None,
     ) -> list[RequestOutput]:
-        """Run requests to their ends; return the whole outputs in the same order.
+        """Run requests to their ends; return their last outputs in the same order.
 
-        One that fails has the finish reason "error" and the message; the others are complete.
+        `take` is called with each output as it comes, the last ones too. A request that fails has
+        the finish reason "error" and the message; the others are complete.
         """
         self._acquire()
         held, names = HeldInterrupts(), list[str]()
@@ -125,7 +132,7 @@ class OfflineRunner:
             with held:
                 try:
                     backlog = self._open(requests, names, held)
-                    return self._drive(names, backlog, shows_progress, held)
+                    return self._drive(names, backlog, shows_progress, held, take)
                 finally:
                     self._clear(names)
         except KeyboardInterrupt as error:
@@ -191,6 +198,7 @@ class OfflineRunner:
         backlog: deque[Request],
         shows_progress: bool,
         held: HeldInterrupts,
+        take: Take | None,
     ) -> list[RequestOutput]:
         core, table = self._model.core, self._table
         outputs: dict[str, RequestOutput] = {}
@@ -204,7 +212,11 @@ class OfflineRunner:
                 output, aborts = table.receive(event)
                 for abort in aborts:
                     core.on_event(abort)
-                if output is not None and output.finished:
+                if output is None:
+                    continue
+                if take is not None:
+                    take(output)
+                if output.finished:
                     outputs[output.request_id] = output
             if progress.is_shown:
                 progress.show(len(outputs), sum(len(event.tokens) for event in events))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from octavo.client.errors import EngineDeadError
 from octavo.core.sampling_params import RequestError
@@ -13,17 +13,13 @@ from octavo.core.stats import RequestStats
 from octavo.formats.deltas import Delta
 
 __all__ = [
-    "ClassificationRequestOutput",
     "CompletionOutput",
-    "EmbeddingRequestOutput",
     "EngineDeadError",
     "Logprob",
     "Logprobs",
-    "PoolingRequestOutput",
     "PromptLogprobs",
     "RequestError",
     "RequestOutput",
-    "ScoringRequestOutput",
 ]
 
 
@@ -88,71 +84,3 @@ class RequestOutput:
     def prompt_token_ids(self) -> list[int]:
         """The prompt's tokens in a list, which is made anew each time."""
         return list(self.prompt_ids)
-
-
-@dataclass(slots=True)
-class EmbeddingOutput:
-    """One prompt's embedding vector."""
-
-    embedding: list[float]
-
-    @property
-    def hidden_size(self) -> int:
-        """The number of its values."""
-        return len(self.embedding)
-
-
-@dataclass(slots=True)
-class PoolingOutput:
-    """A pooled hidden state, or one for each token of the prompt."""
-
-    data: list[float] | list[list[float]]
-
-
-@dataclass(slots=True)
-class ClassificationOutput:
-    """A value for each class: its probability, or the classifier's own number."""
-
-    probs: list[float]
-
-    @property
-    def num_classes(self) -> int:
-        """The number of classes."""
-        return len(self.probs)
-
-
-@dataclass(slots=True)
-class ScoringOutput:
-    """The score of two texts: how well they fit each other."""
-
-    score: float
-
-
-T = TypeVar("T", EmbeddingOutput, PoolingOutput, ClassificationOutput, ScoringOutput)
-
-
-@dataclass(slots=True)
-class PooledRequestOutput(Generic[T]):
-    """The output of a request that generates nothing."""
-
-    request_id: str
-    outputs: T
-    prompt_token_ids: list[int]
-    num_cached_tokens: int | None = None
-    finished: bool = True
-
-
-class EmbeddingRequestOutput(PooledRequestOutput[EmbeddingOutput]):
-    """The output of `embed` for one prompt."""
-
-
-class PoolingRequestOutput(PooledRequestOutput[PoolingOutput]):
-    """The output of `encode` for one prompt."""
-
-
-class ClassificationRequestOutput(PooledRequestOutput[ClassificationOutput]):
-    """The output of `classify` for one prompt."""
-
-
-class ScoringRequestOutput(PooledRequestOutput[ScoringOutput]):
-    """The output of `score` for one pair of texts."""

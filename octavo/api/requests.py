@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from octavo.api.breakers import with_breakers
 from octavo.api.continuation import Continuation, Meter
 from octavo.api.outputs import RequestError, RequestOutput
-from octavo.api.pooling.tasks import check_generates
+from octavo.api.pooling.served import check_generates
 from octavo.api.prediction import followed_part, predicted_tokens
 from octavo.api.prompts import Input, Prompt, read_prompt
 from octavo.api.reading import Reading

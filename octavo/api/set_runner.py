@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from octavo.adapter_copies.copies import AdapterCopies
-from octavo.api.offline_runner import ProgressLine
+from octavo.api.offline_runner import ProgressLine, Take
 from octavo.api.outputs import EngineDeadError, RequestOutput
 from octavo.api.requests import CheckedRequest, RequestTable
 from octavo.api.text_model import TextModel
@@ -128,14 +128,19 @@ class SetRunner:
         return str(self._num_requests)
 
     def run(
-        self, requests: Sequence[CheckedRequest], *, shows_progress: bool
+        self,
+        requests: Sequence[CheckedRequest],
+        *,
+        shows_progress: bool,
+        take: Take | None = None,
     ) -> list[RequestOutput]:
-        """Run requests to their ends; return the whole outputs in the same order.
+        """Run requests to their ends; return their last outputs in the same order.
 
-        One that fails has the finish reason "error" and the message; the others are complete.
+        `take` is called with each output as it comes, in the thread of the engines. A request that
+        fails has the finish reason "error" and the message; the others are complete.
         """
         with self._alone():
-            return self._wait_for(lambda: self._drive(requests, shows_progress))
+            return self._wait_for(lambda: self._drive(requests, shows_progress, take))
 
     def reset_prefix_cache(self) -> None:
         """Share no KV that was computed before now."""
@@ -208,7 +213,7 @@ class SetRunner:
         self._news.set()
 
     async def _drive(
-        self, requests: Sequence[CheckedRequest], shows_progress: bool
+        self, requests: Sequence[CheckedRequest], shows_progress: bool, take: Take | None
     ) -> list[RequestOutput]:
         names: list[str] = []
         backlog: deque[Request] = deque()
@@ -217,14 +222,19 @@ class SetRunner:
             for request in requests:
                 names.append(self.next_name())
                 backlog.extend(self._table.open(names[-1], request, arrival))
-            return await self._run(names, backlog, ProgressLine(len(names), shows_progress))
+            progress = ProgressLine(len(names), shows_progress)
+            return await self._run(names, backlog, progress, take)
         finally:
             aborts = [abort for name in names for abort in self._table.close(name)]
             if self._death is None:
                 self._client.send(aborts)
 
     async def _run(
-        self, names: Sequence[str], backlog: deque[Request], progress: ProgressLine
+        self,
+        names: Sequence[str],
+        backlog: deque[Request],
+        progress: ProgressLine,
+        take: Take | None,
     ) -> list[RequestOutput]:
         outputs: dict[str, RequestOutput] = {}
         open_requests = OpenRequests(self._client.facts, len(self._client.members))
@@ -244,7 +254,11 @@ class SetRunner:
                 output, aborts = self._table.receive(event)
                 if aborts:
                     self._client.send(aborts)
-                if output is not None and output.finished:
+                if output is None:
+                    continue
+                if take is not None:
+                    take(output)
+                if output.finished:
                     outputs[output.request_id] = output
             progress.show(len(outputs), num_tokens)
         progress.close()

@@ -48,9 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     code = 1 if any(each.is_fatal for each in findings) else 0
     if arguments.json:
         import json
-        from dataclasses import asdict
 
-        report = {"findings": [asdict(each) for each in findings], "verdict": verdict(findings)}
+        report = {"findings": [each._asdict() for each in findings], "verdict": verdict(findings)}
         sys.stdout.write(json.dumps(report, indent=1) + "\n")
         return code
     rows = []

@@ -13,6 +13,7 @@ from octavo import env
 from octavo.cli.commands import FAILED, INTERRUPTED, MODEL, OK, USAGE, Command
 from octavo.cli.parsing import Parser, UsageError
 from octavo.cli.trouble import explain, is_of_model, is_of_settings
+from octavo.observe.collection import no_collection
 from octavo.observe.log import TEXT, set_up_log
 
 
@@ -40,7 +41,8 @@ def execute(command: Command, words: list[str]) -> int:
     is_debugging = "--debug" in words
     spellings: dict[str, str] = {}
     try:
-        parser = make_parser(command)
+        with no_collection():
+            parser = make_parser(command)
         spellings = parser.spellings(words)
         arguments = parser.parse_args(words)
         origins: dict[str, str] = getattr(arguments, "origins", {})

@@ -16,7 +16,7 @@ import logging
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from octavo import env
 from octavo.cli.engine_options import add_engine_options, engine_options
@@ -27,10 +27,10 @@ from octavo.cli.sampling_options import (
     sampling_of,
 )
 from octavo.loader.source import is_name, unknown_model
+from octavo.observe.collection import no_collection
 from octavo.options import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from octavo.api.async_llm import AsyncLLM
     from octavo.cli.chat.endpoint import Endpoint
 
 _SHOWN_CHARACTERS = 60  # of words that a message repeats
@@ -84,10 +84,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _answer(arguments: argparse.Namespace, model: str, prompt: str) -> int:
-    from octavo.cli.chat.single import answer
-
     template = _template(arguments)
-    llm = _engine(arguments, model)
+    with no_collection():
+        from octavo.api.llm import LLM
+        from octavo.cli.chat.single import answer
+
+        llm = LLM(model, **_options(arguments, model))
     try:
         answer(
             llm,
@@ -128,10 +130,11 @@ def _converse(arguments: argparse.Namespace, model: str, prompt: str | None) -> 
 def _endpoint(arguments: argparse.Namespace, model: str) -> Endpoint:
     """Return the server at --url, or an engine of this process."""
     if arguments.url is None:
+        from octavo.api.async_llm import AsyncLLM
         from octavo.cli.chat.own_engine import OwnEngine
 
         template = _template(arguments)
-        return OwnEngine(_engine(arguments, model), template)
+        return OwnEngine(AsyncLLM(model, **_options(arguments, model)), template)
     from octavo.cli.chat.remote import RemoteServer
 
     given = [*engine_options(arguments), *(("raw",) if arguments.raw else ())]
@@ -144,13 +147,12 @@ def _endpoint(arguments: argparse.Namespace, model: str) -> Endpoint:
     return server
 
 
-def _engine(arguments: argparse.Namespace, model: str) -> AsyncLLM:
-    from octavo.api.async_llm import AsyncLLM
-
+def _options(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
+    """Return the options of the engine, which has one sequence unless the user asks for more."""
     logging.getLogger("octavo").debug("loading %s", model)
     options = engine_options(arguments)
     options.setdefault("max_num_seqs", 1)
-    return AsyncLLM(model, **options)
+    return options
 
 
 def _template(arguments: argparse.Namespace) -> str | None:

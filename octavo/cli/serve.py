@@ -31,6 +31,7 @@ from octavo.cli.parsing import Parser, UsageError
 from octavo.cli.server_options import add_server_options, server_settings, with_adapters
 from octavo.cli.several.check import check_several, names_several
 from octavo.cli.several.run import run_several
+from octavo.observe.collection import no_collection
 from octavo.options.declare import add_flags, given_in
 from octavo.options.engines import ENGINES
 from octavo.options.models import ModelsSettings
@@ -244,9 +245,10 @@ def _load(
         stack.callback(copies.close)
     client = launch_engines(asked, timing)
     stack.callback(client.close)
-    importlib.import_module("octavo.server.lifecycle")
-    from octavo.api.async_llm import AsyncLLM
-    from octavo.workers.process import Worker
+    with no_collection():
+        importlib.import_module("octavo.server.lifecycle")
+        from octavo.api.async_llm import AsyncLLM
+        from octavo.workers.process import Worker
 
     workers = []
     for _ in range(config.prompt_workers):

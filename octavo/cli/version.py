@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import platform
 import sys
 
 from octavo.cli.parsing import Parser
@@ -16,7 +15,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the versions of Octavo and of Python."""
     version = version_of("octavo") or "(run from its sources)"
-    sys.stdout.write(f"octavo {version} (Python {platform.python_version()})\n")
+    sys.stdout.write(f"octavo {version} (Python {sys.version.partition(' ')[0]})\n")
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 # Tensors of some types are read with these, and a confined engine can import nothing later.
 import ml_dtypes  # noqa: F401
 
-import octavo.loader.dequantize  # noqa: F401
+import octavo.loader.blocks.decoders  # noqa: F401
 from octavo.adapters.module_choice import Names
 from octavo.adapters.pairs import Limits
 from octavo.adapters.read import AdapterReader

@@ -23,7 +23,6 @@ from octavo.engine.cache_size import final_blocks, reserve_step
 from octavo.engine.drafter import layout_of, open_with_drafter, record_programs, weight_files
 from octavo.engine.grammars import prepare_grammars
 from octavo.engine.memory_check import MemoryCheck
-from octavo.engine.own_classes import make_own_proposer, make_processors
 from octavo.engine.pooling_facts import with_settings
 from octavo.engine.shortage import describe_shortage
 from octavo.exec.inline import InlineExecutor
@@ -41,9 +40,6 @@ from octavo.program.passes.stages import StageError
 from octavo.quant.shard import ShardError
 from octavo.resolve import EngineConfig, resolve
 from octavo.runner.model_runner import ModelRunner
-from octavo.runner.speculate.draft_model import DraftModelProposer
-from octavo.runner.speculate.heads import HeadsProposer
-from octavo.runner.speculate.proposer import Proposer
 from octavo.usable import choose_backend
 from octavo.wire.facts import EngineFacts
 
@@ -52,6 +48,8 @@ if TYPE_CHECKING:
     from octavo.engine.ranks.devices import DeviceGroup
     from octavo.engine.ranks.group import ProcessGroup, RankGroup
     from octavo.engine.stages.group import StageGroup
+    from octavo.runner.request_processors import RequestProcessor
+    from octavo.runner.speculate.proposer import Proposer
 
 log = logging.getLogger(__name__)
 
@@ -145,8 +143,7 @@ def _build(
 ) -> BuiltEngine:
     if arguments.logits_processors:
         parts.begin("make the logits processors")
-    request_processors = make_processors(arguments.logits_processors)
-    own_proposer = make_own_proposer(arguments.speculative_config)
+    request_processors, own_proposer = _own_objects(arguments)
     parts.begin("find and open the model's files")
     source, opened = open_with_drafter(arguments)
     layout = layout_of(opened)
@@ -201,6 +198,18 @@ def _build(
     found = core.longest_tokens, memory_bytes, parts.durations, backend.arithmetic
     facts = _facts(source, opened, config, *found)
     return BuiltEngine(core, config, facts, grammars, adapters, group)
+
+
+def _own_objects(
+    arguments: EngineArguments,
+) -> tuple[Mapping[str, RequestProcessor], Proposer | None]:
+    """Make the objects of the operator's own classes, of which there are usually none."""
+    speculation = arguments.speculative_config
+    if speculation is None and not arguments.logits_processors:
+        return {}, None
+    from octavo.engine.own_classes import make_own_proposer, make_processors
+
+    return make_processors(arguments.logits_processors), make_own_proposer(speculation)
 
 
 def _with_room(
@@ -338,7 +347,11 @@ def _make_proposer(config: EngineConfig, opened: OpenedModel) -> Proposer | None
     if opened.drafter is not None:
         most, features = speculation.most_tokens, opened.drafter.model.features
         if isinstance(features, LastStates | Context):
+            from octavo.runner.speculate.heads import HeadsProposer
+
             return HeadsProposer(most)
+        from octavo.runner.speculate.draft_model import DraftModelProposer
+
         return DraftModelProposer(most, reads_hidden=features is not None)
     module = import_module(f"octavo.runner.speculate.{speculation.method}")
     proposer: Proposer = module.make(speculation, config.core.max_model_len)

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
 
-@dataclass(slots=True)
-class TextDelta:
+
+class TextDelta(Struct):
     """More of the answer's text."""
 
     text: str
 
 
-@dataclass(slots=True)
-class ReasoningDelta:
+class ReasoningDelta(Struct):
     """More of the text in which the model reasons before it answers."""
 
     text: str
 
 
-@dataclass(slots=True)
-class ToolCallDelta:
+class ToolCallDelta(Struct):
     """More of a call: its id and name come first and once, its arguments as they grow."""
 
     index: int  # among the calls of the answer
@@ -31,8 +29,7 @@ class ToolCallDelta:
     call_id: str | None = None
 
 
-@dataclass(slots=True)
-class FinishDelta:
+class FinishDelta(Struct):
     """The end of the answer; nothing follows."""
 
     reason: str  # "stop", "length", "repetition" or "abort"

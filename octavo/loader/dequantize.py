@@ -1,42 +1,18 @@
 """Exact conversion of stored tensors of every type to float32."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.loader import small_blocks, super_blocks
-from octavo.loader.codebooks import blocks as codebook_blocks
-from octavo.loader.small_blocks import Blocks, Floats
 from octavo.loader.tensor_type import TensorType
 
-LAYOUTS = small_blocks.LAYOUTS | super_blocks.LAYOUTS | codebook_blocks.LAYOUTS
-
-DECODERS: dict[str, Callable[[Blocks, Floats], None]] = {
-    "Q4_0": small_blocks.decode_q4_0,
-    "Q4_1": small_blocks.decode_q4_1,
-    "Q5_0": small_blocks.decode_q5_0,
-    "Q5_1": small_blocks.decode_q5_1,
-    "Q8_0": small_blocks.decode_q8,
-    "Q8_1": small_blocks.decode_q8,
-    "IQ4_NL": small_blocks.decode_iq4_nl,
-    "MXFP4": small_blocks.decode_mxfp4,
-    "NVFP4": small_blocks.decode_nvfp4,
-    "Q1_0": small_blocks.decode_q1_0,
-    "Q2_0": small_blocks.decode_q2_0,
-    "Q2_K": super_blocks.decode_q2_k,
-    "Q3_K": super_blocks.decode_q3_k,
-    "Q4_K": super_blocks.decode_q4_k,
-    "Q5_K": super_blocks.decode_q5_k,
-    "Q6_K": super_blocks.decode_q6_k,
-    "Q8_K": super_blocks.decode_q8_k,
-    "IQ4_XS": super_blocks.decode_iq4_xs,
-    "TQ1_0": super_blocks.decode_tq1_0,
-    "TQ2_0": super_blocks.decode_tq2_0,
-    **codebook_blocks.DECODERS,
-}
+if TYPE_CHECKING:
+    from octavo.loader.blocks.small_blocks import Blocks, Floats
 
 # Decoded at a time, so that intermediate values stay in a core's own cache.
 _CHUNK_ELEMENTS = 1 << 16
@@ -63,6 +39,9 @@ def dequantize(
         out = np.empty(shape, np.float32)
     elif out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
         raise ValueError(f"out must be C-contiguous float32 of shape {shape}")
+    # Here, since a model whose matrices are packed as they are stored needs none of them.
+    from octavo.loader.blocks.decoders import DECODERS, LAYOUTS
+
     blocks = np.ascontiguousarray(stored).reshape(-1).view(LAYOUTS[kind.name])
     _decode(blocks, out.reshape(len(blocks), kind.block_elements), DECODERS[kind.name])
     return out

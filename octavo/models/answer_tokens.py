@@ -10,10 +10,10 @@ import numpy as np
 from octavo.layers import Model
 from octavo.loader.errors import TensorMismatchError, quote
 from octavo.loader.strict_json import read_object
-from octavo.models.checkpoint_weights import Weights
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.pooling_heads import Layer, PoolingHead
 from octavo.models.sentence_files import Answers
+from octavo.models.weights import Weights
 
 MAX_ANSWERS = 64
 KEY = "classifier_from_token"

@@ -10,8 +10,8 @@ import numpy as np
 from octavo.backends.stored_rows import Floats, Order, StoredRows
 from octavo.distributed.context import ParallelContext
 from octavo.layers import HeadLinear, HeadRows, Linear, MatrixStack
-from octavo.models.checkpoint_weights import Weights
 from octavo.models.needs import Need, Source
+from octavo.models.weights import Weights
 from octavo.quant.shard import ShardError, column_run, cut_inputs, part_run, row_runs
 
 

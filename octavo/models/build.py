@@ -15,9 +15,9 @@ from octavo.distributed.context import ALONE, ParallelContext
 from octavo.layers import Attention, Linear, MatrixStack, Model, Value
 from octavo.loader.errors import TensorMismatchError
 from octavo.models.assemble import read_matrices, read_values
-from octavo.models.checkpoint_weights import Weights, named_as_declared
 from octavo.models.needs import Need, expand, find_needs
 from octavo.models.share import narrow
+from octavo.models.weights import Weights, named_as_declared
 from octavo.quant.shard import ShardError
 
 # Names are collected up to so many for each tensor there is, and so many more: a message about a

@@ -20,9 +20,9 @@ from octavo.layers import (
     QKVLinear,
     TypeEmbedding,
 )
-from octavo.models.checkpoint_weights import Weights, named_as_declared
 from octavo.models.load import OpenedModel
 from octavo.models.needs import Need, Source, find_needs
+from octavo.models.weights import Weights, named_as_declared
 from octavo.observe.stored_bytes import StoredBytes, by_type
 
 

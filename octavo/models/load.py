@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,17 +13,17 @@ from octavo.layers import Model, ModelSpec
 from octavo.loader import Checkpoint, ModelFiles
 from octavo.loader.errors import errors_at
 from octavo.loader.strict_json import read_object
-from octavo.model_facts import GenerationDefaults, PoolingFacts
+from octavo.model_facts import GenerationDefaults, PoolingFacts, Task
 from octavo.models.build import checked_needs
-from octavo.models.checkpoint_weights import CheckpointWeights, Weights, named_as_declared
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.generation import defaults_from_gguf, defaults_in
-from octavo.models.pooling_heads import PoolingHead
-from octavo.models.read_pooling import read_pooling
 from octavo.models.registry import ENCODERS, kind_of
-from octavo.models.sentence_files import sentence_model_in
-from octavo.quant.registry import formats_for
-from octavo.quant.weight_format import WeightFormat
+from octavo.models.weights import Weights, named_as_declared
+
+if TYPE_CHECKING:
+    from octavo.models.pooling_heads import PoolingHead
+    from octavo.models.sentence_files import SentenceModel
+    from octavo.quant.weight_format import WeightFormat
 
 # Tensors behind the blocks of decoders that serve other tasks.
 BEHIND_DECODERS = ("lm_head.", "score.")
@@ -67,10 +67,12 @@ def open_model(
         values = merged(read_config(checkpoint), overrides or {})
         weights: Weights = GgufWeights(checkpoint, values)
     else:
+        from octavo.models.checkpoint_weights import CheckpointWeights
+
         values = merged(_read_config(source.directory), overrides or {})
         with errors_at(source.directory / _CONFIG):
             weights = CheckpointWeights(checkpoint, formats_in(values))
-    sentence = None if source.is_gguf else sentence_model_in(source.directory)
+    sentence = None if source.is_gguf else _sentence_model_in(source.directory)
     stated_in = checkpoint.path if source.is_gguf else source.directory / _CONFIG
     with errors_at(stated_in):
         stored = stored_names(checkpoint) if source.is_gguf else None
@@ -91,7 +93,11 @@ def open_model(
                 model.renames = (*model.renames, *_prefixes(model, weights))
         named = named_as_declared(weights, model)
         checked_needs(model, named)
-        facts, heads = read_pooling(config, model, kind, sentence, named, source.directory)
+        facts, heads = _generating(spec)
+        if sentence is not None or not kind.generates:
+            from octavo.models.read_pooling import read_pooling
+
+            facts, heads = read_pooling(config, model, kind, sentence, named, source.directory)
     if sentence is not None and sentence.max_len is not None:
         spec = replace(spec, max_len=min(spec.max_len, sentence.max_len))
     if source.is_gguf:
@@ -102,6 +108,19 @@ def open_model(
     format = "gguf" if source.is_gguf else _method(values)
     read = weights, generation, checkpoint, facts, heads
     return OpenedModel(architecture, model, spec, *read, format)
+
+
+def _sentence_model_in(directory: Path) -> SentenceModel | None:
+    """Read the files of sentence-transformers, if the model has some."""
+    from octavo.models.sentence_files import sentence_model_in
+
+    return sentence_model_in(directory)
+
+
+def _generating(spec: ModelSpec) -> tuple[PoolingFacts, Mapping[str, PoolingHead]]:
+    """Return what a decoder serves whose files say no more of it: text, and its last state."""
+    tasks: tuple[Task, ...] = ("generate", "embed") if spec.has_head else ("embed",)
+    return PoolingFacts(tasks, "last", width=spec.hidden), {}
 
 
 def configurations(source: ModelFiles) -> tuple[Path, ...]:
@@ -158,6 +177,8 @@ def _method(values: Mapping[str, Any]) -> str | None:
 
 def formats_in(values: Mapping[str, Any]) -> Sequence[WeightFormat]:
     """Return the formats in which the weights may be stored."""
+    from octavo.quant.registry import formats_for
+
     config = Config(values)
     key = "quantization_config"
     return formats_for(config.part(key) if config.has(key) else None)

@@ -11,8 +11,9 @@ from msgspec import Struct
 from octavo.backends.base import Floats
 from octavo.loader.errors import TensorMismatchError
 from octavo.loader.safetensors_shards import open_shards
-from octavo.models.checkpoint_weights import CheckpointWeights, Weights
+from octavo.models.checkpoint_weights import CheckpointWeights
 from octavo.models.sentence_files import DenseLayer
+from octavo.models.weights import Weights
 
 Function = Callable[[Floats], Floats]
 

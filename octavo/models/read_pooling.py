@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from octavo.layers import Model, ModelSpec
 from octavo.loader.errors import quote
-from octavo.model_facts import Kind, PoolingFacts, Squash, Task
+from octavo.model_facts import Kind, PoolingFacts, Squash
 from octavo.models.answer_tokens import IS_QWEN3_RERANKER, answer_head, answers_in
-from octavo.models.checkpoint_weights import Weights
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.pooling_heads import LayerNames, PoolingHead, read_dense, read_head
 from octavo.models.registry import ENCODERS
 from octavo.models.registry import Kind as Architecture
 from octavo.models.sentence_files import SentenceModel
+from octavo.models.weights import Weights
 
 MAX_LABELS = 1 << 14
 # By the names of torch's classes.
@@ -62,10 +62,9 @@ def read_pooling(
         is_converted = kind.base == "Qwen3" and config.boolean(IS_QWEN3_RERANKER, False)
         return replace(facts, pair_form=_PAIR_FORMS["Qwen3"] if is_converted else ""), found
     if sentence is None:
-        is_encoder = kind.base in ENCODERS
-        tasks: tuple[Task, ...] = ("generate", "embed") if spec.has_head else ("embed",)
         # A model without files that say more: the usual pooling of its kind.
-        return PoolingFacts(tasks, "mean" if is_encoder else "last", width=spec.hidden), {}
+        usual: Kind = "mean" if kind.base in ENCODERS else "last"
+        return PoolingFacts(("embed",), usual, width=spec.hidden), {}
     heads: dict[str, PoolingHead] = {}
     if sentence.dense:
         heads["embed"] = read_dense(sentence.dense, spec.hidden)

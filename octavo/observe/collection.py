@@ -6,8 +6,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from octavo.observe.heap import give_large_blocks_back
-
 _GC_THRESHOLDS = (10_000, 20, 100)  # between two collections of each generation
 
 _has_frozen = False  # asking `gc` would count all that is frozen, one by one
@@ -49,6 +47,8 @@ def settle_memory() -> None:
     Objects of the start-up stay alive, and need not be traversed while clients wait. By default
     Python collects every 700 objects, which is every few tokens.
     """
+    from octavo.observe.heap import give_large_blocks_back  # here: every command imports this file
+
     freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     give_large_blocks_back()

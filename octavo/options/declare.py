@@ -12,10 +12,10 @@ import argparse
 import math
 import operator
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from octavo.options.values import READERS
 
@@ -25,8 +25,7 @@ _KEY = "option"
 _NOUNS = {"NAME": "a name", "MODEL": "a name or a path", "PLACE": "a name or a path"}
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """The part of a setting's declaration that its type and its default do not say."""
 
     help: str  # empty: there is no flag, or one that the command line adds itself
@@ -39,7 +38,7 @@ class Option:
     flags: tuple[str, ...] = ()  # besides the setting's own name, shown in help
     aliases: tuple[str, ...] = ()  # likewise, not shown: other servers' names
     read: Callable[[str], Any] | None = None  # instead of the placeholder's reader
-    parts: Mapping[str, Any] = field(default_factory=dict)  # further ones of argparse's argument
+    parts: Mapping[str, Any] = {}  # further ones of argparse's argument
 
 
 def option(default: T, text: str = "", metavar: str = "", **parts: Any) -> T:
@@ -48,8 +47,7 @@ def option(default: T, text: str = "", metavar: str = "", **parts: Any) -> T:
     return declared  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(NamedTuple):
     """One setting of a struct."""
 
     name: str

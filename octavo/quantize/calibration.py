@@ -13,8 +13,8 @@ from octavo.api.text_model import load_tokenizer
 from octavo.core.config import ConfigError
 from octavo.layers import Linear, Value
 from octavo.loader.errors import quote
-from octavo.models.checkpoint_weights import renamed
 from octavo.models.needs import find_needs
+from octavo.models.weights import renamed
 from octavo.quantize.loaded import MOST_TOKENS, LoadedModel, windows_of
 from octavo.quantize.packer import Floats
 from octavo.quantize.plan import Plan

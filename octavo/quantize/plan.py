@@ -24,9 +24,9 @@ from octavo.loader.errors import UnsupportedFormatError, quote
 from octavo.loader.safetensors import TYPES
 from octavo.loader.strict_json import read_object
 from octavo.models.build import checked_needs
-from octavo.models.checkpoint_weights import named_as_declared, renamed
 from octavo.models.load import OpenedModel, open_model
 from octavo.models.needs import Need
+from octavo.models.weights import named_as_declared, renamed
 from octavo.quantize.methods import method_for
 from octavo.quantize.packer import Packer, Part
 from octavo.quantize.sites import Site, find_sites

@@ -21,6 +21,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,16 +40,18 @@ from octavo.core.plan import (
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.core.trees.form import walked
 from octavo.grammar.supply import GrammarSupply
-from octavo.runner.adapter_slots import AdapterSlots, AdapterSupply, Changes
 from octavo.runner.batch import Opened, Step
 from octavo.runner.batch_reuse import BatchReuse
 from octavo.runner.request_processors import RequestProcessor, with_processors
 from octavo.runner.shaping import MaskWork, Shaping
 from octavo.runner.slots import SlotState
-from octavo.runner.speculate.ahead import AheadProposer, AheadWork
 from octavo.runner.speculate.drafting import Drafting
 from octavo.runner.speculate.proposer import Proposer
-from octavo.runner.transfers import Ended, KVStore, Transfers
+
+if TYPE_CHECKING:
+    from octavo.runner.adapter_slots import AdapterSlots, AdapterSupply, Changes
+    from octavo.runner.speculate.ahead import AheadProposer, AheadWork
+    from octavo.runner.transfers import Ended, KVStore, Transfers
 
 NO_HEAD = "the model has no layers for {!r} behind its pooling"
 NO_GRAMMARS = "the text has a shape or a budget of reasoning, and this engine computes no masks"
@@ -111,7 +114,7 @@ class ModelRunner:
         adapters: AdapterSupply | None = None,
     ) -> None:
         self._backend = backend
-        self._transfers = None if store is None else Transfers(store, backend)
+        self._transfers = _transfers(store, backend)
         self._heads = heads or {}
         self._request_processors = request_processors or {}
         self.state = SlotState(
@@ -120,11 +123,10 @@ class ModelRunner:
         self._drafting: Drafting | None = None
         if config.max_drafts:
             self._drafting = Drafting(proposer, vocabulary, config, self.state)
-        self._second: AheadProposer | None = None
-        if isinstance(proposer, AheadProposer):
-            self._second = proposer
-            proposer.attach(self.state, config)
-        self._adapters = None if adapters is None else AdapterSlots(adapters)
+        self._second = _second_model(proposer)
+        if self._second is not None:
+            self._second.attach(self.state, config)
+        self._adapters = _adapter_slots(adapters)
         self._batches = BatchReuse(self.state, can_continue=backend.can_continue)
         self._shaping: Shaping | None = None
         if grammars is not None:
@@ -450,3 +452,31 @@ def _entries(rows: RowLogprobs) -> tuple[TokenLogprobs, ...]:
             for ids, logprobs, rank in columns
         ]
     )
+
+
+# What few engines have is imported by those that have it, before they are confined.
+
+
+def _transfers(store: KVStore | None, backend: Backend) -> Transfers | None:
+    if store is None:
+        return None
+    from octavo.runner.transfers import Transfers
+
+    return Transfers(store, backend)
+
+
+def _second_model(proposer: Proposer | None) -> AheadProposer | None:
+    """Return the proposer if it drafts with a second model."""
+    if proposer is None:
+        return None
+    from octavo.runner.speculate.ahead import AheadProposer
+
+    return proposer if isinstance(proposer, AheadProposer) else None
+
+
+def _adapter_slots(adapters: AdapterSupply | None) -> AdapterSlots | None:
+    if adapters is None:
+        return None
+    from octavo.runner.adapter_slots import AdapterSlots
+
+    return AdapterSlots(adapters)

@@ -15,7 +15,7 @@ from msgspec import structs
 from octavo.api.breakers import with_breakers
 from octavo.api.outputs import RequestError
 from octavo.api.pooling.inputs import check_most, longest_prompt
-from octavo.api.pooling.tasks import check_generates
+from octavo.api.pooling.served import check_generates
 from octavo.api.prompts import Input, check_ids
 from octavo.api.reading import Reading
 from octavo.api.requests import (

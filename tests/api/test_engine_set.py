@@ -7,11 +7,12 @@ import gc
 import os
 import signal
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from octavo import LLM, AsyncLLM, SamplingParams
+from octavo import LLM, AsyncLLM, RequestOutputKind, SamplingParams
 from octavo.api.outputs import EngineDeadError
 from tests.api.tiny import make_model
 from tests.client.clients import patient
@@ -45,6 +46,12 @@ def test_an_llm_of_two_engines_gives_the_texts_of_one(model: str, expected: list
         assert texts(outputs) == expected
         engines = {engine for each in outputs if each.metrics for engine in each.metrics.engines}
         assert engines == {0, 1}
+
+        parts: list[int] = []
+        delta = replace(SAMPLING, n=1, temperature=0.0, output_kind=RequestOutputKind.DELTA)
+        llm.stream(PROMPTS[0], lambda output: parts.extend(output.outputs[0].token_ids), delta)
+        (whole,) = llm.generate(PROMPTS[0], replace(SAMPLING, n=1, temperature=0.0), use_tqdm=False)
+        assert parts == whole.outputs[0].token_ids
 
         async def inside() -> Any:  # a caller that has a loop, as notebooks do
             return llm.generate(PROMPTS[:2], SAMPLING, use_tqdm=False)

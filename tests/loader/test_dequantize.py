@@ -10,8 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from octavo.loader import tensor_type
+from octavo.loader.blocks.decoders import DECODERS, LAYOUTS
 from octavo.loader.codebooks import points
-from octavo.loader.dequantize import DECODERS, LAYOUTS, dequantize
+from octavo.loader.dequantize import dequantize
 from octavo.loader.gguf import types as gguf_types
 from octavo.loader.gguf.types import TENSOR_TYPES
 from octavo.loader.tensor_type import TensorType

@@ -16,8 +16,8 @@ from octavo.backends.torch.backend import TorchBackend
 from octavo.distributed.communicator import Communicator, ThreadCommunicator, ThreadGroup
 from octavo.layers import Model, Module
 from octavo.models.build import bind
-from octavo.models.checkpoint_weights import Weights
 from octavo.models.kv_layout import place_layers
+from octavo.models.weights import Weights
 
 NUM_BLOCKS, BLOCK_SIZE = 64, 4
 

@@ -9,10 +9,10 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from octavo.backends.stored_rows import Floats
-from octavo.models.checkpoint_weights import Weights
 from octavo.models.gguf.to_config import read_config
 from octavo.models.load import OpenedModel
 from octavo.models.needs import find_needs
+from octavo.models.weights import Weights
 
 
 def values_of(weights: Weights, name: str) -> Floats:

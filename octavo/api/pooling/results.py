@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from octavo.api.outputs import (
+from octavo.api.outputs import RequestOutput
+from octavo.api.pooling.outputs import (
     ClassificationOutput,
     ClassificationRequestOutput,
     EmbeddingOutput,
@@ -12,7 +13,6 @@ from octavo.api.outputs import (
     PooledRequestOutput,
     PoolingOutput,
     PoolingRequestOutput,
-    RequestOutput,
     ScoringOutput,
     ScoringRequestOutput,
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, cast, get_args
 
 from msgspec import Struct
 
 from octavo.api.outputs import RequestError, RequestOutput
 from octavo.api.pooling.params import PoolingParams
+from octavo.api.pooling.served import not_served
 from octavo.api.pooling.vectors import activated, cosine, of_length_one, product
 from octavo.core.pooling import Pooling
 from octavo.core.sampling_params import RequestOutputKind, SamplingParams
@@ -20,7 +21,6 @@ from octavo.wire.facts import EngineFacts
 Task = Literal["embed", "classify", "token_embed", "token_classify", "plain"]
 TASKS: tuple[Task, ...] = get_args(Task)
 DEFAULTS = PoolingParams()
-NOT_SERVED = "task_not_served"  # the code of errors about what a model cannot do
 _SERVES = {  # the model's own name of what a task needs
     "embed": "embed",
     "token_embed": "embed",
@@ -122,40 +122,6 @@ def default_task(facts: EngineFacts, usual: Task) -> Task:
     """Return the task of a request that names none: the server's, or else the usual one."""
     found = facts.pooling.default_task
     return cast("Task", found) if found else usual
-
-
-def not_served(facts: EngineFacts, task: str) -> RequestError:
-    """Return the error for a task that is not one of the model's."""
-    served = ", ".join(facts.pooling.tasks)
-    return RequestError(
-        f"this model ({facts.name}, {facts.architecture}) does not serve {task!r}; it serves: "
-        f"{served}",
-        param="model",
-        code=NOT_SERVED,
-    )
-
-
-def check_generates(facts: EngineFacts, places: Mapping[str, str] | None = None) -> None:
-    """Refuse to generate with a model that does not; `places` says where a task is served."""
-    tasks = facts.pooling.tasks
-    if "generate" in tasks:
-        return
-    kind = "a classifier" if "classify" in tasks else "an embedding model"
-    kind = "a reranker" if "score" in tasks else kind
-    served = [f"{task} ({places[task]})" if places else task for task in tasks]
-    raise RequestError(
-        f"{facts.name} is {kind} and generates no text; it serves: {', '.join(served)}",
-        param="model",
-        code=NOT_SERVED,
-    )
-
-
-def is_cross_encoder(facts: EngineFacts) -> bool:
-    """Return whether the model reads both texts of a pair at once and gives a score.
-
-    Otherwise a score is the cosine of the angle between two embeddings.
-    """
-    return "score" in facts.pooling.tasks
 
 
 def hidden_state(output: RequestOutput) -> array[float]:

@@ -13,32 +13,20 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights
-from octavo.backends.adapters import adapt
 from octavo.backends.base import Arithmetic, ForwardResult, Ints, KVLayout, StepSize
-from octavo.backends.further import check_further
 from octavo.backends.native import _native
-from octavo.backends.native.adapters.packer import AdapterPacker
 from octavo.backends.native.emit import Emitter
 from octavo.backends.native.kernel_choice import Choice
 from octavo.backends.native.kv_formats import KV_FORMATS, KvDtype
 from octavo.backends.native.measure import ProductCalibration, measured_tier
 from octavo.backends.native.measured_file import MeasuredFile, machine_key
-from octavo.backends.native.packing import (
-    ExpertOwners,
-    KeptWeights,
-    Matrix,
-    Packer,
-    Vector,
-)
+from octavo.backends.native.packing import ExpertOwners, KeptWeights, Matrix, Packer, Vector
 from octavo.backends.native.panels import FreshPanels
 from octavo.backends.native.passes import PASSES
 from octavo.backends.native.pending import NativePending, ProcessedPending
-from octavo.backends.native.ranks.exchange import make_sums
 from octavo.backends.native.refusals import refuse_unsupported
 from octavo.backends.native.stages.cache_groups import cache_groups
 from octavo.backends.native.tiers import choose_tier, orders
-from octavo.backends.native.work import product_weights
 from octavo.backends.step import (
     NO_ADAPTERS,
     NO_ROWS,
@@ -55,14 +43,14 @@ from octavo.layers import HiddenStates, Model, Module, Value
 from octavo.observe.machine import ROOT, num_cores
 from octavo.options.cpu_types import CpuActivations
 from octavo.program import operands
-from octavo.program.describe import describe
 from octavo.program.listing import Instruction, Listing
-from octavo.program.passes.features import keep_features
 from octavo.program.passes.fusion import rewrite
 from octavo.program.passes.kept_hidden import keep_hidden
 from octavo.program.recorder import record
 
 if TYPE_CHECKING:
+    from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights
+    from octavo.backends.native.adapters.packer import AdapterPacker
     from octavo.backends.native.packed_cache.panels import PackedCache
 
 _log = logging.getLogger(__name__)
@@ -129,6 +117,8 @@ def _make_threads(options: NativeOptions) -> _Threads:
     threads = options.num_threads or place.threads or threads
     ranks = _native.Ranks(place.descriptor, place.num_bytes, place.rank, place.ranks, threads)
     if place.sums:
+        from octavo.backends.native.ranks.exchange import make_sums
+
         return _Threads(_native.Team(threads, options.pinned), ranks, make_sums(place, ranks))
     return _Threads(_native.Team(threads, options.pinned, ranks), ranks)
 
@@ -269,6 +259,8 @@ class NativeBackend:
         listing = record(model)
         keep_hidden(listing, kept_layers)
         if features is not None:
+            from octavo.program.passes.features import keep_features
+
             keep_features(listing, features)
         program = _native.Program(self.tier, self._team, self._sums)
         adapted = None
@@ -293,6 +285,9 @@ class NativeBackend:
         self, listing: Listing, model: Model, settings: AdapterSettings
     ) -> Mapping[int, int]:
         """Let adapters change the products; return the number of each packed matrix, by its id."""
+        from octavo.backends.adapters import adapt
+        from octavo.backends.native.adapters.packer import AdapterPacker
+
         products = adapt(listing, model, settings)
         options = self._options
         weights = "bf16" if settings.dtype == "bfloat16" else options.weights
@@ -322,6 +317,8 @@ class NativeBackend:
             self._take_choices()
 
     def add_program(self, model: Model, owner: str) -> None:
+        from octavo.backends.further import check_further
+
         assert self._layout is not None, "call prepare first"
         first = self._programs[""].model
         check_further(model, owner, first, self._layout[0], self._programs)
@@ -460,6 +457,8 @@ class NativeBackend:
 
     def describe(self) -> str:
         """Return the program as text, one line for each instruction."""
+        from octavo.program.describe import describe
+
         return describe(self._first.listing, self.barriers)
 
     def profile(self, on: bool) -> None:
@@ -484,6 +483,8 @@ class NativeBackend:
 
         The loop reads what a step reads: other memory would be in the caches more or less often.
         """
+        from octavo.backends.native.work import product_weights
+
         return _native.read_rate(self.tier, self._team, product_weights(self.instructions), seconds)
 
     def peak_rates(self, read: float, seconds: float) -> PeakRates:

@@ -156,7 +156,6 @@ class NativeKind:
 def _class_at(place: RankPlace | StagePlace | None) -> tuple[type[NativeBackend], bool]:
     """Return the class of the backend at a place, and whether the engine is there."""
     from octavo.backends.native.backend import NativeBackend
-    from octavo.backends.native.ranks.messages import LeadingBackend
     from octavo.distributed.context import StagePlace
 
     if place is None:
@@ -179,6 +178,8 @@ def _class_at(place: RankPlace | StagePlace | None) -> tuple[type[NativeBackend]
         from octavo.backends.native.ranks.nodes import FirstNode, FurtherNode
 
         return (FurtherNode, False) if place.machine.node > 0 else (FirstNode, True)
+    from octavo.backends.native.ranks.messages import LeadingBackend
+
     return (LeadingBackend, True) if place.rank == 0 else (NativeBackend, False)
 
 

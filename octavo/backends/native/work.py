@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from octavo.backends.native import _native
 from octavo.backends.native.packing import Matrix as PackedMatrix
@@ -11,8 +12,7 @@ from octavo.program.listing import Instruction, Space
 from octavo.program.operands import Matrix
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceSize:
+class SequenceSize(Struct, frozen=True):
     """The rows of one sequence in a step, from position `first` on; `logits` of them are wanted."""
 
     first: int
@@ -20,8 +20,7 @@ class SequenceSize:
     logits: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """Bytes of weights or of keys and values; multiplications and additions count one each."""
 
     bytes_read: int = 0

@@ -6,7 +6,7 @@ import asyncio
 import json
 
 from octavo.api.async_llm import AsyncLLM
-from octavo.api.pooling.tasks import check_generates
+from octavo.api.pooling.served import check_generates
 from octavo.cli.chat.endpoint import MAX_ERROR_BYTES, Body, Events, Take, error_of
 from octavo.cli.chat.single import NO_TEMPLATE
 from octavo.core.sampling_params import RequestError

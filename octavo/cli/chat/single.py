@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections.abc import Callable
 
-from octavo.api.async_llm import AsyncLLM
-from octavo.api.pooling.tasks import check_generates
+from octavo.api.llm import LLM
+from octavo.api.outputs import RequestOutput
+from octavo.api.pooling.served import check_generates
 from octavo.api.prompts import Prompt
 from octavo.cli.chat.display import Display
 from octavo.core.sampling_params import RequestError, SamplingParams
@@ -21,7 +21,7 @@ NO_TEMPLATE = (
 
 
 def answer(
-    llm: AsyncLLM,
+    llm: LLM,
     prompt: str,
     settle: Callable[[SamplingParams], SamplingParams],
     *,
@@ -32,19 +32,30 @@ def answer(
 ) -> None:
     """Write the answer while it is generated.
 
-    It starts sooner than a conversation, which has the server's reading of requests.
+    It starts sooner than a conversation, which has the server's reading of requests and an event
+    loop.
     """
-    check_generates(llm.facts)
+    check_generates(llm.model.facts)
     sampling = settle(llm.get_default_sampling_params())
     read: Prompt = prompt if is_raw else _conversation(llm, prompt, system, template)
     display = Display()
+    times = _Times()
+
+    def take(output: RequestOutput) -> None:
+        part = output.outputs[0]
+        times.count(len(part.token_ids))
+        times.num_prompt = len(output.prompt_ids)
+        display.text(part.text)
+
     try:
-        asyncio.run(_follow(llm, read, sampling, display, shows_stats))
+        llm.stream(read, take, sampling)
     finally:
         display.end()
+    if shows_stats:
+        times.show()
 
 
-def _conversation(llm: AsyncLLM, prompt: str, system: str | None, source: str | None) -> Prompt:
+def _conversation(llm: LLM, prompt: str, system: str | None, source: str | None) -> Prompt:
     """Return the prompt that a model's template makes of one message."""
     tokenizer = llm.model.tokenizer
     if source is None:
@@ -59,26 +70,24 @@ def _conversation(llm: AsyncLLM, prompt: str, system: str | None, source: str | 
     return {"prompt": text, "prompt_token_ids": ids}
 
 
-async def _follow(
-    llm: AsyncLLM, prompt: Prompt, sampling: SamplingParams, display: Display, shows_stats: bool
-) -> None:
-    began = first = time.monotonic()
-    num_tokens = num_prompt = 0
-    async for output in llm.generate(prompt, sampling):
-        if not num_tokens:
-            first = time.monotonic()
-        part = output.outputs[0]
-        num_tokens += len(part.token_ids)
-        num_prompt = len(output.prompt_ids)
-        display.text(part.text)
-    if shows_stats:
-        display.end()
-        _show_speed(num_prompt, num_tokens, first - began, time.monotonic() - first)
+class _Times:
+    """The tokens of an answer, and when the first of them came."""
 
+    def __init__(self) -> None:
+        self._began = self._first = time.monotonic()
+        self._num_tokens = self.num_prompt = 0
 
-def _show_speed(num_prompt: int, num_tokens: int, first: float, rest: float) -> None:
-    speed = f", {(num_tokens - 1) / rest:.1f} tokens/s after it" if num_tokens > 1 else ""
-    sys.stderr.write(
-        f"{num_prompt} prompt tokens, first token after {first * 1000:.0f} ms, "
-        f"{num_tokens} tokens{speed}\n"
-    )
+    def count(self, num_tokens: int) -> None:
+        """Count tokens that have just come, the first of which stops the first clock."""
+        if not self._num_tokens:
+            self._first = time.monotonic()
+        self._num_tokens += num_tokens
+
+    def show(self) -> None:
+        """Write the numbers and the speed to the stream of errors."""
+        rest, more = time.monotonic() - self._first, self._num_tokens - 1
+        speed = f", {more / rest:.1f} tokens/s after it" if more > 0 else ""
+        sys.stderr.write(
+            f"{self.num_prompt} prompt tokens, first token after "
+            f"{(self._first - self._began) * 1000:.0f} ms, {self._num_tokens} tokens{speed}\n"
+        )

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from octavo.api.outputs import RequestOutput
-from octavo.api.pooling.tasks import check_generates
+from octavo.api.pooling.served import check_generates
 from octavo.dialects.anthropic.conversation import PROMPT_NAMES, conversation_job
 from octavo.dialects.anthropic.dialect import ID_PREFIX, error_event
 from octavo.dialects.anthropic.schema import (

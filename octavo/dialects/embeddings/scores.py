@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from octavo.api.outputs import RequestOutput
 from octavo.api.pooling.inputs import pairs_of
-from octavo.api.pooling.tasks import Wanted, is_cross_encoder
+from octavo.api.pooling.served import is_cross_encoder
+from octavo.api.pooling.tasks import Wanted
 from octavo.dialects.common.arrays import errors_at
 from octavo.dialects.embeddings.common import PooledWriter, Prompts, pooled_request, wanted_of
 from octavo.dialects.embeddings.dialect import RERANK_ID, SCORE_ID

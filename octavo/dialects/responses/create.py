@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from octavo.api.pooling.tasks import check_generates
+from octavo.api.pooling.served import check_generates
 from octavo.dialects.common.parameters import given_fields
 from octavo.dialects.common.schema.usage import InputTokensResponse
 from octavo.dialects.responses.background import follow, start

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.loader.blocks.small_blocks import Blocks, Floats, column
 from octavo.loader.codebooks.points import IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS
-from octavo.loader.small_blocks import Blocks, Floats, column
 
 LAYOUTS = {
     "IQ1_S": np.dtype([("scale", "<f2"), ("low", "u1", 32), ("high", "<u2", 8)]),

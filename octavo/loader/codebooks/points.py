@@ -12,7 +12,7 @@ import base64
 
 import numpy as np
 
-from octavo.loader.small_blocks import Floats
+from octavo.loader.blocks.small_blocks import Floats
 
 
 def _codebook(levels: tuple[int, ...], num_elements: int, members: str) -> Floats:

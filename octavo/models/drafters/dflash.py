@@ -32,7 +32,6 @@ from octavo.layers import (
     WeightSource,
 )
 from octavo.loader import Checkpoint
-from octavo.models.checkpoint_weights import Weights
 from octavo.models.config_reader import SLIDING, Config, ConfigurationError
 from octavo.models.drafters.reading import checked_spec, read_layers
 from octavo.models.drafters.shared import (
@@ -43,6 +42,7 @@ from octavo.models.drafters.shared import (
 )
 from octavo.models.drafters.side_by_side import SideBySide
 from octavo.models.drafters.small_vocabulary import IS_PROPOSED, OFFSETS, read_tokens
+from octavo.models.weights import Weights
 
 BLOCK_SIZE = 16  # rows of a block, where a file does not state them
 MOST_ROWS = 256  # of any file

@@ -24,7 +24,6 @@ from octavo.layers import (
     WeightSource,
 )
 from octavo.loader import Checkpoint
-from octavo.models.checkpoint_weights import Weights
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.drafters.further_layers import FurtherLayers, further_weights, skip_first
 from octavo.models.drafters.reading import checked_spec
@@ -35,6 +34,7 @@ from octavo.models.drafters.shared import (
     scores_of,
 )
 from octavo.models.drafters.side_by_side import SideBySide, part
+from octavo.models.weights import Weights
 
 
 class Eagle(Model):

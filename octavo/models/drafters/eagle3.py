@@ -28,13 +28,13 @@ from octavo.layers import (
     WeightSource,
 )
 from octavo.loader import Checkpoint
-from octavo.models.checkpoint_weights import Weights
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.drafters.further_layers import FurtherLayers, further_weights, skip_first
 from octavo.models.drafters.reading import INPUT_IDS, OUTPUT_IDS, checked_spec, read_layers
 from octavo.models.drafters.shared import SharedEmbedding, has_embedding
 from octavo.models.drafters.side_by_side import SideBySide, part
 from octavo.models.drafters.small_vocabulary import IS_PROPOSED, OFFSETS, read_tokens
+from octavo.models.weights import Weights
 
 _QKV = ("q_proj", "k_proj", "v_proj")
 

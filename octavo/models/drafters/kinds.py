@@ -9,11 +9,12 @@ from octavo.loader import Checkpoint, ModelFiles
 from octavo.loader.errors import errors_at
 from octavo.loader.strict_json import read_object
 from octavo.models.build import checked_needs
-from octavo.models.checkpoint_weights import CheckpointWeights, Weights, named_as_declared
+from octavo.models.checkpoint_weights import CheckpointWeights
 from octavo.models.config_reader import Config
 from octavo.models.drafters import dflash, eagle, eagle3, medusa
 from octavo.models.drafters.reading import DFLASH_CONFIG, SPECULATORS, plain_values
 from octavo.models.load import OpenedModel, formats_in
+from octavo.models.weights import Weights, named_as_declared
 
 Declare = Callable[[Config, ModelSpec, Weights, Checkpoint], tuple[Model, Weights]]
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from octavo.layers import Batch, LastStates, Linear, Model, ModelSpec, Module, Value, WeightSource
 from octavo.loader import Checkpoint
-from octavo.models.checkpoint_weights import Weights
 from octavo.models.config_reader import Config, ConfigurationError
 from octavo.models.drafters.reading import check_target
 from octavo.models.drafters.small_vocabulary import TOKEN_MAP, read_token_map
+from octavo.models.weights import Weights
 
 MOST_HEADS, MOST_LAYERS = 64, 64  # of any file; published ones have up to 5 heads, of 1 layer
 _PREFIXES = ("", "medusa_heads.", "medusa_head.")

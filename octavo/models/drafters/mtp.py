@@ -30,12 +30,12 @@ from octavo.layers import (
 )
 from octavo.loader.errors import errors_at
 from octavo.models.build import checked_needs
-from octavo.models.checkpoint_weights import Weights, named_as_declared
 from octavo.models.config_reader import ConfigurationError
 from octavo.models.drafters.further_layers import skip_first
 from octavo.models.drafters.shared import SharedEmbedding, SharedHead, scores_of
 from octavo.models.drafters.side_by_side import SideBySide, part
 from octavo.models.load import OpenedModel
+from octavo.models.weights import Weights, named_as_declared
 
 _LAYER = "model.layers.0."  # what the layer's tensors are called here, whatever the family
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.layers import Embedding, Linear, Model, ModelSpec, TensorDeclaration, Value
-from octavo.models.checkpoint_weights import Weights
+from octavo.models.weights import Weights
 
 
 class SharedEmbedding(Embedding):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from octavo.backends.stored_rows import StoredRows
-from octavo.models.checkpoint_weights import Weights
+from octavo.models.weights import Weights
 from octavo.quant.shard import Run, cut_inputs
 
 WEIGHT, BIAS = ".weight", ".bias"

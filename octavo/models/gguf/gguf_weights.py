@@ -43,7 +43,7 @@ class _Source(Struct, frozen=True):
 
 
 class GgufWeights:
-    """An implementation of `octavo.models.checkpoint_weights.Weights`."""
+    """An implementation of `octavo.models.weights.Weights`."""
 
     def __init__(self, checkpoint: Checkpoint, config: Mapping[str, Any]) -> None:
         self._checkpoint = checkpoint

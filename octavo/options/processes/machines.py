@@ -204,8 +204,6 @@ def as_placed(arguments: EngineArguments, host: str, secret: bytes | None) -> En
 
 def check_nodes(arguments: EngineArguments) -> None:
     """Refuse numbers of nodes that do not fit what they divide, and links without a secret."""
-    from octavo.options.transport import is_loopback, is_unspecified
-
     nodes, rank = arguments.nnodes, arguments.node_rank
     host = arguments.master_addr
     if rank >= nodes:
@@ -220,6 +218,8 @@ def check_nodes(arguments: EngineArguments) -> None:
         )
     if nodes == 1:
         return
+    from octavo.options.transport import is_loopback, is_unspecified
+
     _check_parts(arguments)
     if arguments.spare_engine:
         raise ConfigError(

@@ -77,9 +77,9 @@ def contexts(flag: str) -> int:
 
 def _check_links(arguments: EngineArguments) -> None:
     """Refuse what engines on other machines cannot follow, and their settings without them."""
-    from octavo.options.transport import is_loopback, is_unspecified
-
     if arguments.data_parallel_backend == "ray":
+        from octavo.options.transport import is_loopback, is_unspecified
+
         unfit = {
             "enable_lora": (arguments.enable_lora, "adapters are files of this machine"),
             "spare_engine": (arguments.spare_engine, "Ray keeps no spare engine"),

@@ -12,9 +12,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from octavo.loader.blocks.small_blocks import LAYOUTS as SMALL
+from octavo.loader.blocks.super_blocks import LAYOUTS as LARGE
 from octavo.loader.gguf.types import Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0
-from octavo.loader.small_blocks import LAYOUTS as SMALL
-from octavo.loader.super_blocks import LAYOUTS as LARGE
 from octavo.loader.tensor_type import TensorType
 from octavo.quantize.gguf.choices import divided, halves, scales_and_minima, signed_scales
 from octavo.quantize.packer import Floats

@@ -22,9 +22,9 @@ from octavo.backends.torch.interpreter import Outputs
 from octavo.distributed.context import DevicePlace
 from octavo.layers import Model
 from octavo.models.build import bind
-from octavo.models.checkpoint_weights import Weights
 from octavo.models.kv_layout import place_layers
 from octavo.models.llama import Llama
+from octavo.models.weights import Weights
 from tests.backends.cuda.on_fake import SIZE, WholeSpans
 from tests.runner.tiny import VOCABULARY, Family, RandomWeights, Windows, make_spec
 

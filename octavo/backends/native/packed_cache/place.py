@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from octavo import env
 from octavo.backends.kind import BackendSettings, WeightFile
-from octavo.backends.native.packed_cache.directory import PackedDirectory, reason
 
 if TYPE_CHECKING:
     from octavo.backends.native.packed_cache.panels import PackedCache
@@ -54,6 +53,8 @@ def packed_directory(named: str) -> Path:
 
 def check_directory(named: str, most_bytes: int) -> None:
     """Refuse a directory in which no packed weights can be kept or found."""
+    from octavo.backends.native.packed_cache.directory import PackedDirectory, reason
+
     path = packed_directory(named)
     try:
         directory = PackedDirectory(path, most_bytes)

@@ -29,9 +29,9 @@ from octavo.backends.step import (
 from octavo.layers import Model
 from octavo.loader import resolve
 from octavo.models.build import bind
-from octavo.models.checkpoint_weights import Weights
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import open_model
+from octavo.models.weights import Weights
 from tests.backends.native.test_claims import write_model
 from tests.models.made_up import MadeUpWeights, make_model
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from octavo.loader import dequantize
+from octavo.loader.blocks.decoders import LAYOUTS
+from octavo.loader.dequantize import dequantize
 from octavo.loader.gguf import types as gguf_types
 from octavo.loader.tensor_type import TensorType
 from tests.backends.native import _native_test
@@ -72,7 +73,7 @@ def random_blocks(name: str, outputs: int, inputs: int, scale: float, seed: int 
     generator = np.random.default_rng(seed)
     shape = (outputs, inputs // kind.block_elements, kind.block_bytes)
     stored = generator.integers(0, 256, shape, np.uint8)
-    blocks = stored.reshape(-1).view(dequantize.LAYOUTS[name])
+    blocks = stored.reshape(-1).view(LAYOUTS[name])
     if name == "MXFP4":
         middle = 127 + round(np.log2(scale))
         blocks["exponent"] = generator.integers(middle - 3, middle + 4, len(blocks))
@@ -195,7 +196,7 @@ def test_weights_are_what_was_stored(name: str, scale: float, tier: str) -> None
     stored = random_blocks(name, 45, inputs, scale)
     stored[3] = 0
     weights = unpacked(tier, packed(name, stored, inputs))
-    np.testing.assert_array_equal(weights, dequantize.dequantize(stored, kind_of(name)))
+    np.testing.assert_array_equal(weights, dequantize(stored, kind_of(name)))
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -224,16 +225,16 @@ def test_larger_groups_of_weights_made_at_load_take_less_room(
 @pytest.mark.parametrize("tier", TIERS)
 def test_every_exponent_of_mxfp4_and_every_scale_of_fp16_survives(tier: str) -> None:
     stored = random_blocks("MXFP4", 8, 32 * 32, 1.0)
-    blocks = stored.reshape(-1).view(dequantize.LAYOUTS["MXFP4"])
+    blocks = stored.reshape(-1).view(LAYOUTS["MXFP4"])
     blocks["exponent"] = np.arange(256)
-    expected = dequantize.dequantize(stored, kind_of("MXFP4"))
+    expected = dequantize(stored, kind_of("MXFP4"))
     np.testing.assert_array_equal(unpacked(tier, packed("MXFP4", stored, 1024)), expected)
 
     stored = random_blocks("Q8_0", 62, 1024 * 32, 1.0)  # 31 finite exponents, both signs
-    blocks = stored.reshape(-1).view(dequantize.LAYOUTS["Q8_0"])
+    blocks = stored.reshape(-1).view(LAYOUTS["Q8_0"])
     bits = np.arange(1 << 16, dtype=np.uint16)
     blocks["scale"] = bits[bits & 0x7C00 != 0x7C00].view(np.float16)
-    expected = dequantize.dequantize(stored, kind_of("Q8_0"))
+    expected = dequantize(stored, kind_of("Q8_0"))
     matrix = packed("Q8_0", stored, 1024 * 32)
     for output in (0, 1, 30, 31, 32, 61):
         row = np.empty(1024 * 32, np.float32)
@@ -246,7 +247,7 @@ def test_missing_rows_are_zeros() -> None:
     matrix = _native_test.pack("U4Min", CODES["Q4_1"], [stored[0], None, stored[2]], 64)
     weights = unpacked(TIERS[-1], matrix)
     assert not weights[1].any()
-    expected = dequantize.dequantize(stored, kind_of("Q4_1"))
+    expected = dequantize(stored, kind_of("Q4_1"))
     np.testing.assert_array_equal(weights[[0, 2]], expected[[0, 2]])
     x = activations(2, 64)
     assert not product(TIERS[-1], matrix, x)[:, 1].any()
@@ -356,12 +357,12 @@ def test_all_tiers_give_equal_bits(format_name: str, scale: float) -> None:
 def test_the_largest_codes_do_not_saturate(format_name: str) -> None:
     name = ONE_EACH[format_name]
     stored = random_blocks(name, 32, 64, 1.0)
-    blocks = stored.reshape(-1).view(dequantize.LAYOUTS[name])
+    blocks = stored.reshape(-1).view(LAYOUTS[name])
     blocks["scale"] = 1
     codes = blocks["values"].view(np.uint8) if name == "Q8_0" else blocks["low"]
     codes[:16] = 0x80 if name == "Q8_0" else 0x00  # -128, or the table's -127
     codes[16:] = 0x7F if name == "Q8_0" else 0xFF
-    weights = dequantize.dequantize(stored, kind_of(name)).astype(np.float64)
+    weights = dequantize(stored, kind_of(name)).astype(np.float64)
     for sign in (-1, 1):
         x = np.full((2, 64), 127 * sign, np.float32)
         for tier in TIERS:

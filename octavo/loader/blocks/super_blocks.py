@@ -8,7 +8,7 @@ never a weight's type, has a float32 scale, and there the one product rounds.)
 import numpy as np
 from numpy.typing import NDArray
 
-from octavo.loader.small_blocks import IQ4_LEVELS, Blocks, Floats, column, nibbles
+from octavo.loader.blocks.small_blocks import IQ4_LEVELS, Blocks, Floats, column, nibbles
 
 _HEAD_2 = [("scale", "<f2"), ("minimum", "<f2")]
 LAYOUTS = {
