@@ -173,7 +173,7 @@ void Program::attempt(int index) {
   try {
     work(index);
   } catch (const std::exception& error) {
-    if (sums_) sums_->ranks().end("rank " + std::to_string(ranks()->rank()) + ": " + error.what());
+    if (sums_) sums_->ranks().end(ranks()->name() + ": " + error.what());
     throw;
   }
 }

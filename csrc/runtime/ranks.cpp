@@ -172,7 +172,7 @@ Ranks::Posted Ranks::next() {
   if (now & kEnded) raise();
   seen_ = now;
   if (posted.used != used_) {
-    end("rank " + std::to_string(rank_) + " has other sizes than the first one");
+    end(name() + " has other sizes than the first one");
     raise();
   }
   return {posted.kind, posted.program, at(posted.offset), posted.bytes};
@@ -183,6 +183,8 @@ void Ranks::finish() {
   count_one(posted.finished);
   if (posted.waiting.load() > 0) wake_all(posted.finished, Sleepers::OfAll);
 }
+
+std::string Ranks::name() const { return "rank " + std::to_string(rank_) + " of its machine"; }
 
 void Ranks::end(const std::string& reason) {
   Header& posted = header();

@@ -83,6 +83,8 @@ class Ranks {
   void call_at_end(std::function<void()> call) { at_end_.push_back(std::move(call)); }
   bool has_ended() const;
   std::string reason() const;
+  // The name of this rank among those of its machine, whose numbers other machines have too.
+  std::string name() const;
   // Throws std::runtime_error with the reason.
   [[noreturn]] void raise() const;
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
-#include <string>
 
 #include "step/posted_step.h"
 
@@ -26,18 +25,14 @@ void lead_step(const StepInputs& inputs, uint32_t program, Ranks& ranks, Compute
 }
 
 // Computes a further rank's share of what the first one posts, compute(posted), until that is a
-// message, which it returns: the caller handles it, and then calls `Ranks::finish`.
+// message, which it returns: the caller handles it, and then calls `Ranks::finish`. For what this
+// rank cannot compute, which is thrown, the caller ends the group, and names the rank.
 template <typename Compute>
 Ranks::Posted next_message(Ranks& ranks, Compute compute) {
   for (;;) {
     const Ranks::Posted posted = ranks.next();
     if (posted.kind == Ranks::Kind::Message) return posted;
-    try {
-      compute(posted);
-    } catch (const std::exception& error) {
-      ranks.end("rank " + std::to_string(ranks.rank()) + ": " + error.what());
-      throw;
-    }
+    compute(posted);
     ranks.finish();
   }
 }

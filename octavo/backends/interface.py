@@ -11,15 +11,17 @@ from hashlib import sha256
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# What Python calls, what reads the numbers that it writes, and the lists of names that it uses.
-# CMakeLists.txt has the same list.
+# What Python calls, what reads the numbers that it writes, the lists of names that it uses, and
+# what nodes send each other: frames, and sums in parts of one size. CMakeLists.txt has the same.
 _SOURCES, _LISTS = (".cpp", ".h"), (".inc",)
 _AGREED = {
     "csrc/bind": _SOURCES,
     "csrc/kernels": _LISTS,
+    "csrc/link": _SOURCES,
     "csrc/nodes": _SOURCES,
     "csrc/pack": _LISTS,
     "csrc/program": _SOURCES,
+    "csrc/runtime": _SOURCES,
     "csrc/step": _SOURCES,
 }
 

@@ -177,10 +177,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_headless(asked: EngineArguments) -> int:
     """Run the stages of a node that has no server; its settings of one are not used."""
-    from octavo.engine.nodes.headless import run_node
-    from octavo.loader.source import resolve
+    from octavo.engine.nodes.headless import find_model, run_node
 
-    resolve(asked.model)  # here, where the user sees the progress and the errors
+    find_model(asked)  # here, where the user sees the progress and the errors
     return run_node(asked)
 
 

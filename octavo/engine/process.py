@@ -161,8 +161,10 @@ def main(argv: list[str]) -> int:
             EngineLoop(engine.core, channel, record, progress, time.monotonic, *beside).serve()
         except Exception as error:
             failed.set()
-            log.exception("the engine ends because a step failed")
-            channel.send(EngineFailed(_describe(error)))
+            reason = "" if engine.ranks is None else engine.ranks.reason_soon()
+            if not reason:  # the end of another process is in the log
+                log.exception("the engine ends because a step failed")
+            channel.send(EngineFailed(reason[:MAX_TEXT] or _describe(error)))
         return 4
     finally:
         channel.close()

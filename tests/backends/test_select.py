@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from octavo.backends.interface import OldModuleError, check_interface, interface
+from octavo.backends.interface import ROOT, OldModuleError, check_interface, interface
 from octavo.backends.kind import Caps
+from octavo.backends.native import _native
 from octavo.backends.native.kind import NativeKind
 from octavo.backends.select import NoBackendError, select
 from octavo.backends.torch.kind import TorchKind
@@ -126,11 +128,15 @@ print(select("torch").entry.name)
     assert done.stdout.count("OldModuleError\n") == 2  # however often it is imported
 
 
+def _make_folders(root: Path) -> None:
+    for folder in ("bind", "kernels", "link", "nodes", "pack", "program", "runtime", "step"):
+        (root / "csrc" / folder).mkdir(parents=True)
+
+
 def test_sources_that_differ_are_another_interface(tmp_path: Path) -> None:
     """A change cannot be forgotten: a digest is compiled in, and compared in a checkout alone."""
     check_interface(None, "_native.so", tmp_path)  # an installed package has no sources
-    for folder in ("bind", "kernels", "nodes", "pack", "program", "step"):
-        (tmp_path / "csrc" / folder).mkdir(parents=True)
+    _make_folders(tmp_path)
     names = tmp_path / "csrc/kernels/formats.inc"
     names.write_text("OCTAVO_EACH_FORMAT(U8)")
     source = tmp_path / "csrc/program/instruction.h"
@@ -155,6 +161,29 @@ def test_sources_that_differ_are_another_interface(tmp_path: Path) -> None:
         check_interface(found, "_native.so", tmp_path)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "link/frame_link.cpp",  # the form of frames
+        "link/part_link.h",  # of the parts of sums
+        "link/sealing.cpp",  # how both are sealed
+        "nodes/node_sums.cpp",  # which parts go where
+        "runtime/sums.h",  # the size of a part
+        "step/posted_step.h",
+    ],
+)
+def test_what_nodes_send_each_other_is_of_the_interface(name: str, tmp_path: Path) -> None:
+    """Two that would misread each other have another version, with which no node joins."""
+    for found in (ROOT / "csrc").iterdir():
+        if found.is_dir():
+            shutil.copytree(found, tmp_path / "csrc" / found.name)
+    before = interface(tmp_path)
+    assert before == interface(ROOT) == _native.INTERFACE
+    changed = tmp_path / "csrc" / name
+    changed.write_text(changed.read_text() + "// another version\n")
+    assert interface(tmp_path) != before
+
+
 def test_sources_that_may_not_be_read_are_not_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,8 +192,7 @@ def test_sources_that_may_not_be_read_are_not_compared(
     def refuse(root: Path) -> str:
         raise PermissionError(13, "Permission denied", str(root / "csrc"))
 
-    for folder in ("bind", "kernels", "nodes", "pack", "program", "step"):
-        (tmp_path / "csrc" / folder).mkdir(parents=True)
+    _make_folders(tmp_path)
     monkeypatch.setattr("octavo.backends.interface.interface", refuse)
     check_interface(None, "_native.so", tmp_path)
 

@@ -181,7 +181,9 @@ def test_a_node_that_cannot_start_its_ranks_ends_the_start(tmp_path: Path, sums:
     others.options["tensor_parallel_size"] = 2
     try:
         others.start(1, prefix=["bash", "-c", 'ulimit -f 1000000; exec "$@"', "bash"])
-        with pytest.raises(ConfigError, match=r"did not start: .* the system refuses it"):
+        part = "rank" if sums else "stage"
+        expected = rf"^node 1 \(\S+ at 127\.0\.0\.1\): {part} 1 of 2 did not start: .* refuses it"
+        with pytest.raises(ConfigError, match=expected):
             LLM(str(model), **TIGHT, **others.options)
         assert "Traceback" not in others.log_of(1)
     finally:

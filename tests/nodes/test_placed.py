@@ -116,7 +116,7 @@ def test_a_node_that_cannot_run_ends_the_start_with_its_reason(
         )
 
     monkeypatch.setattr(ray_nodes, "ray_nodes_launcher", launcher)
-    with pytest.raises(EngineStartError, match=r"node 1, on .*/no/such/model"):
+    with pytest.raises(EngineStartError, match=r"node 1 \(\S+\): .*/no/such/model"):
         LLM(str(model), **TIGHT, **TWO, master_port=free_port())
 
 

@@ -127,7 +127,7 @@ def test_rows_of_other_ranks_are_there_when_they_are_read(memory: int) -> None:
 
     first.piece = lambda path, number: matrix  # type: ignore[method-assign]
     with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(follow, cast("NativeBackend", Slow()))
+        following = pool.submit(follow, cast("NativeBackend", Slow()), "rank 1")
         assert np.array_equal(first.read_rows("a layer", 3, 8, 100), values[8:108])
         assert first.ranks is not None
         again = first.ranks.lend_rows(100, 32)

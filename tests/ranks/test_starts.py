@@ -160,10 +160,10 @@ def test_a_rank_that_cannot_do_what_it_should_says_why() -> None:
     os.close(descriptor)
     assert first.ranks is not None
     with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(follow, cast("NativeBackend", second))
+        following = pool.submit(follow, cast("NativeBackend", second), "rank 1")
         # Its message is sent before it does the same, and the end may be seen in either.
         with pytest.raises((RuntimeError, AssertionError)):
             first.reserve(SIZE, 0)
         with pytest.raises(MemoryError, match="no memory"):
             following.result()
-    assert first.ranks.reason == "rank 1: no memory"
+    assert first.ranks.reason == "rank 1 has ended: no memory"

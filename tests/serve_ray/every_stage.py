@@ -170,7 +170,7 @@ def test_a_machine_that_lacks_the_model_is_one_error(
         return replace(further_node(first, rank), model="/no/such/model")
 
     monkeypatch.setattr(ray_nodes, "further_node", elsewhere)
-    with pytest.raises(EngineStartError, match=r"node 1, on .*/no/such/model"):
+    with pytest.raises(EngineStartError, match=r"node 1 \(\S+\): .*/no/such/model"):
         LLM(str(model), **TIGHT, **TWO, master_port=free_port())
     check_freed(cluster)
 

@@ -41,7 +41,7 @@ class _Node:
 
         set_up_log(log_level)
         own = unpack(arguments, EngineArguments)
-        return f"node {own.node_rank}, on {platform.node()}: {run_for_one_engine(own)}"
+        return f"node {own.node_rank} ({platform.node()}): {run_for_one_engine(own)}"
 
 
 def unreachable(machines: Sequence[Mapping[str, Any]]) -> list[str]:

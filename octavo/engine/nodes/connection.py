@@ -65,6 +65,8 @@ class SealedLink(Link):
         self.descriptor = os.dup(connection.fileno())
         self.frames = _native.FrameLink(self.descriptor, *keys)
         self._keys: FrameKeys | None = keys  # until they are those of parts
+        self.machine = ""  # of the other end, as texts name it
+        self.end_reason = ""  # how the connection ended
 
     def send(self, message: Struct) -> None:
         self.frames.send(pack(message))
@@ -72,7 +74,8 @@ class SealedLink(Link):
     def receive(self, kind: type[Message]) -> Message | None:
         try:
             data = self.frames.receive()
-        except ConnectionError:
+        except ConnectionError as error:
+            self.end_reason = str(error)
             return None
         except RuntimeError as error:  # not sealed by the other end, or no frame
             raise WireError(str(error)) from None

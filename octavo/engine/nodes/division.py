@@ -57,3 +57,9 @@ class Division(Struct, frozen=True):
             return f"stage {member}"
         first, count = member * self.ranks_of_node, self.ranks_of_node
         return f"rank {first}" if count == 1 else f"ranks {first} to {first + count - 1}"
+
+    def process_of(self, member: int) -> tuple[str, int]:
+        """Return the name of a member's own process, and how many there are like it."""
+        if not self.ranks:
+            return f"stage {member}", self.stages
+        return f"rank {member * self.ranks_of_node}", self.ranks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
@@ -36,8 +38,13 @@ def setting_of(
 ) -> Setting:
     """Return what all nodes must agree on."""
     digest = digest_of(configurations(source), [file.path for file in files])
+    return structs.replace(setting_without_model(arguments), digest=digest)
+
+
+def setting_without_model(arguments: EngineArguments) -> Setting:
+    """Return what all nodes must agree on but the model."""
     division = Division.of(arguments)
-    return Setting(_version(), division.nnodes, division.stages, digest, division.ranks)
+    return Setting(_version(), division.nnodes, division.stages, b"", division.ranks)
 
 
 def secret_of(arguments: EngineArguments) -> bytes:
@@ -75,14 +82,23 @@ def receive_members(
 class RemoteMember(Follower):
     """A member of another node: a stage, or the first of its ranks."""
 
+    def __init__(self, division: Division, member: int, link: SealedLink) -> None:
+        name, count = division.process_of(member)
+        super().__init__(name, count, link)
+        self.machine = f"{link.machine}: "
+        self._control = link
+
     def start(self, message: StartRank) -> None:
         super().start(structs.replace(message, files=None))
 
-    def wait_for_end(self) -> None:
-        wait_for_silence(self.link)
+    def wait_for_end(self) -> str:
+        return wait_for_silence(self.link)
 
     def exit_reason(self) -> str:
-        return f"its connection ended, or it gave no sign of life for {CUT_SECONDS} s"
+        how = self._control.end_reason
+        if os.strerror(errno.EAGAIN) in how:
+            return f"it gave no sign of life for {CUT_SECONDS} s"
+        return f"{how or super().exit_reason()}; the log of that node may say more"
 
 
 class NodeGroup(StageGroup):
@@ -92,6 +108,7 @@ class NodeGroup(StageGroup):
         """Start the stages of this node, and wait until the other nodes have joined."""
         ranks = arguments.tensor_parallel_size
         super().__init__(arguments.pipeline_parallel_size, ranks, stages_on_machine(arguments))
+        self._division = setting.division
         try:
             links = receive_members(arguments, setting)
             for stage in range(self._num_local, self.size):
@@ -104,7 +121,7 @@ class NodeGroup(StageGroup):
         self._add_steps(steps.descriptor, steps.frames)
         steps.connection.close()
         self._descriptors.append(control.descriptor)
-        self._stages.append(RemoteMember(f"stage {stage}", control))
+        self._stages.append(RemoteMember(self._division, stage, control))
         self._followers.append(self._stages[-1])
 
     def with_room(

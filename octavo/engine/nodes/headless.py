@@ -23,9 +23,10 @@ from octavo.core.config import ConfigError
 from octavo.engine.nodes.connection import CUT_SECONDS
 from octavo.engine.nodes.division import Division
 from octavo.engine.nodes.group import secret_of
-from octavo.engine.nodes.messages import Sign, StartNode
+from octavo.engine.nodes.introduction import report_failure
+from octavo.engine.nodes.messages import StartNode
 from octavo.engine.ranks.followers import describe_status, launch
-from octavo.engine.ranks.link import Link
+from octavo.engine.ranks.link import Link, Sign
 from octavo.loader.errors import CheckpointError
 from octavo.loader.source import resolve
 from octavo.observe.log import level_in_use
@@ -50,6 +51,7 @@ class _Member(Struct, eq=False):
     process: subprocess.Popen[bytes]
     link: Link
     heard_at: float | None = None  # its last sign of life; None: it has not begun to give any
+    ended: str = ""  # its last words: which process has ended, and why
 
 
 class Node:
@@ -88,12 +90,14 @@ class Node:
             for member in self._members.values():
                 _end(member)
 
-    def _launch(self, number: int) -> None:
+    def _launch(self, number: int, ended: str = "") -> None:
+        """Start a member; the one in its place before has ended so, as the first node hears."""
         process, link = launch(PROGRAM, [])
-        made = _Member(number, self.name_of(number), process, link)
+        made = _Member(number, self._division.process_of(number)[0], process, link)
         self._members[number] = made
         self._selector.register(link.connection, selectors.EVENT_READ, made)
-        message = StartNode(Raw(pack(self._arguments)), number, self._node, level_in_use())
+        arguments = Raw(pack(self._arguments))
+        message = StartNode(arguments, number, self._node, level_in_use(), ended)
         with contextlib.suppress(OSError):  # it has ended, as will be seen
             link.send(message)
 
@@ -106,8 +110,10 @@ class Node:
         sign = member.link.receive(Sign)
         if sign is None:
             self._restart(member)
-        elif sign.ended:
+        elif sign.is_final:
             raise ConfigError(sign.ended)
+        elif sign.ended:
+            member.ended = sign.ended
         else:
             member.heard_at = time.monotonic()
 
@@ -122,21 +128,23 @@ class Node:
             if any(key.data is member for key, _ in self._selector.select(0)):
                 continue
             log.error("%s gives no sign of life, and is ended", member.name)
-            self._restart(member)
+            self._restart(member, f"it gave no sign of life for {CUT_SECONDS} s")
 
-    def _restart(self, member: _Member) -> None:
-        """Start a member again, once it has ended."""
+    def _restart(self, member: _Member, why: str = "") -> None:
+        """Start a member again, once it has ended, by itself or because of its silence."""
         self._selector.unregister(member.link.connection)
         status = _end(member)
+        is_unsaid = bool(why) or status < 0  # it could say nothing itself
+        why = why or ("with its engine" if status == 0 else describe_status(status))
+        ended = member.ended or f"{member.name} has ended: {why}"
         if self._is_for_one_engine:
-            reason = "with its engine" if status == 0 else describe_status(status)
-            raise MemberEndedError(f"{member.name} has ended: {reason}")
+            raise MemberEndedError(ended)
         if status == 0:
             log.info("the engine of %s has ended; it joins the next one", member.name)
         else:
-            log.error("%s has ended with exit code %d; it starts again", member.name, status)
+            log.error("%s; it starts again", ended)
             self._sleep(FAILED_SECONDS)
-        self._launch(member.number)
+        self._launch(member.number, ended if is_unsaid else "")
 
 
 def _end(member: _Member) -> int:
@@ -150,6 +158,15 @@ def _end(member: _Member) -> int:
         member.process.wait()
     member.link.connection.close()
     return member.process.returncode
+
+
+def find_model(arguments: EngineArguments) -> None:
+    """Look for the model of this node; the first node hears why it is not there, if it listens."""
+    try:
+        resolve(arguments.model)
+    except (CheckpointError, OSError) as error:
+        report_failure(arguments, str(error))
+        raise
 
 
 def run_node(arguments: EngineArguments) -> int:

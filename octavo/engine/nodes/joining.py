@@ -6,6 +6,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from octavo.engine.nodes.connection import (
     HANDSHAKE_SECONDS,
@@ -68,6 +69,12 @@ def join(
             sleep(RETRY_SECONDS)
             continue
         return links
+
+
+def say_failure(host: str, port: int, secret: bytes, message: Join) -> None:
+    """Send the first node why this one can have no place, if it listens: it may not be there."""
+    with suppress(RefusedError, _NotYetError, HandshakeError, OSError, WireError):
+        _connect(host, port, secret, message).close()
 
 
 def _connect(host: str, port: int, secret: bytes, message: Join) -> SealedLink:

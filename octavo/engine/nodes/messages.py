@@ -7,8 +7,10 @@ from typing import Annotated
 from msgspec import Meta, Raw, Struct
 
 from octavo.engine.nodes.division import Division
+from octavo.engine.ranks.link import MOST_REASON
 
-_Text = Annotated[str, Meta(max_length=4096)]
+_Text = Annotated[str, Meta(max_length=MOST_REASON)]
+_Name = Annotated[str, Meta(max_length=64, pattern=r"\A[\w.-]*\Z")]
 
 
 class Setting(Struct, frozen=True):
@@ -48,6 +50,9 @@ class Join(Struct, frozen=True):
     node: Annotated[bytes, Meta(max_length=64)]  # of this start of the node's program, random
     member: int  # among the processes of all nodes: the number of a stage, or of a node's ranks
     channel: _Text
+    machine: _Name = ""  # which this is
+    ended: _Text = ""  # of the process that was in this place before: which it was, and why
+    failure: _Text = ""  # why this node can have no place: its own settings, or its model
 
 
 class Joined(Struct, frozen=True):
@@ -64,9 +69,4 @@ class StartNode(Struct, frozen=True):
     member: int
     node: bytes
     log_level: int
-
-
-class Sign(Struct, frozen=True):
-    """A sign of life of a member; or the last one of one that would end again the same way."""
-
-    ended: str = ""  # why
+    ended: str = ""  # as in Join

@@ -20,12 +20,13 @@ from octavo.core.config import ConfigError
 from octavo.engine.drafter import open_with_drafter, weight_files
 from octavo.engine.nodes.connection import SealedLink
 from octavo.engine.nodes.group import secret_of, setting_of
+from octavo.engine.nodes.introduction import introduction, report_failure
 from octavo.engine.nodes.joining import RefusedError, join
-from octavo.engine.nodes.messages import Join, Sign, StartNode
+from octavo.engine.nodes.messages import Join, StartNode
 from octavo.engine.nodes.ranks import serve_ranks
 from octavo.engine.nodes.signs import send_signs
-from octavo.engine.ranks.link import Link, Started, StartRank
-from octavo.engine.ranks.process import begin, describe, end_with
+from octavo.engine.ranks.link import Link, Sign, Started, StartRank
+from octavo.engine.ranks.process import begin, end_with, not_started
 from octavo.engine.stages.process import serve_stage
 from octavo.loader.errors import CheckpointError, DownloadError
 from octavo.observe.log import set_up_log
@@ -51,13 +52,16 @@ def main(argv: list[str]) -> int:
     try:
         control, *links = _joined(node, own)
     except RefusedError as error:
-        program.send(Sign(f"node 0 refuses this node: {error}"))
+        program.send(Sign(f"node 0 refuses this node: {error}", is_final=True))
         return 5
     except (OSError, DownloadError) as error:
-        log.error("the model cannot be read: %s", error)
+        failure = f"the model cannot be read: {error}"
+        log.error("%s", failure)
+        report_failure(own, failure)
         return 1
     except (ConfigError, CheckpointError) as error:  # as it would be the next time
-        program.send(Sign(str(error)))
+        report_failure(own, str(error))
+        program.send(Sign(str(error), is_final=True))
         return 5
     try:
         start = control.receive(StartRank)
@@ -73,11 +77,13 @@ def main(argv: list[str]) -> int:
 
     try:
         if len(links) == 2:
-            return serve_ranks(control, start, arguments, (links[0], links[1]), on_start)
-        return serve_stage(control, start, arguments, node.member, links[0].frames, on_start)
+            links_of_ranks = links[0], links[1]
+            return serve_ranks(control, start, arguments, links_of_ranks, on_start, program)
+        steps, listeners = links[0].frames, (program,)
+        return serve_stage(control, start, arguments, node.member, steps, on_start, listeners)
     except (ConfigError, OSError) as error:  # its further ranks cannot be started here
         with contextlib.suppress(OSError):
-            control.send(Started(failure=describe(error)))
+            control.send(not_started(error))
         log.error("it does not start: %s", error)
         return 3
 
@@ -88,7 +94,8 @@ def _joined(node: StartNode, own: EngineArguments) -> list[SealedLink]:
     setting = setting_of(own, source, weight_files(opened))
 
     def make_join(channel: str) -> Join:
-        return Join(setting, own.node_rank, node.node, node.member, channel)
+        place = node.node, node.member, channel
+        return introduction(own, setting, *place, ended=node.ended)
 
     where, channels = (host_of(own.master_addr), own.master_port), setting.division.channels
     return join(*where, secret_of(own), channels, make_join)

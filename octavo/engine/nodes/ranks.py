@@ -33,8 +33,9 @@ class RanksOfNodes(RankGroup):
 
     def __init__(self, arguments: EngineArguments, setting: Setting) -> None:
         """Start the ranks of this node, and wait until the other nodes have joined."""
-        super().__init__(processes_of_machine(arguments), sums=True)
-        self.size = arguments.tensor_parallel_size
+        total = arguments.tensor_parallel_size
+        super().__init__(processes_of_machine(arguments), sums=True, total=total)
+        self.size = total
         self._machine = NodePlace(0, arguments.nnodes)
         self._remote: list[RemoteMember] = []
         try:
@@ -54,7 +55,7 @@ class RanksOfNodes(RankGroup):
             self._descriptors += [control.descriptor, of_steps.descriptor, descriptor]
             for each in (of_steps, of_parts):
                 each.connection.close()
-            self._remote.append(RemoteMember(division.name_of(member), control))
+            self._remote.append(RemoteMember(division, member, control))
         self._followers += self._remote
         self._machine = structs.replace(self._machine, steps=tuple(steps), parts=tuple(parts))
 
@@ -86,15 +87,18 @@ def serve_ranks(
     arguments: EngineArguments,
     links: tuple[SealedLink, SealedLink],
     on_start: Callable[[], None],
+    program: Link,
 ) -> int:
     """Compute the share of this node's ranks until the engine ends; return the exit status.
 
-    `on_start` is called once the engine has the answer that all of them have their weights.
+    `on_start` is called once the engine has the answer that all of them have their weights. Why
+    one ends before the engine is sent to that, and to the program of this node.
     """
     steps, parts = links
     count, node = processes_of_machine(arguments), arguments.node_rank
-    group = RankGroup(count, sums=True, first=node * count)
-    group.start(start, arguments)
+    total = arguments.tensor_parallel_size
+    group = RankGroup(count, sums=True, first=node * count, total=total)
+    group.start(start, arguments, (control, program))
     place = NodePlace(node, arguments.nnodes, (steps.frames,), (parts.part_link()[0],))
 
     def started(backend: NativeBackend) -> Started:
@@ -104,8 +108,9 @@ def serve_ranks(
 
     def follow(backend: NativeBackend) -> None:
         on_start()
-        follow_node(backend)
+        with group.noting_ends():
+            follow_node(backend)
         threading.Event().wait()  # for the end of the other connection, which ends this process
 
     own = structs.replace(group.place, machine=place)
-    return follow_start(control, start, arguments, own, follow, started)
+    return follow_start(control, start, arguments, own, follow, started, (program,))

@@ -41,9 +41,12 @@ Place = tuple[int, str]  # a member, and which of its connections
 class _Caller:
     """A connection that has to prove that it has the secret, and to say what it is to be."""
 
-    def __init__(self, connection: socket.socket, name: str, secret: bytes, now: float) -> None:
+    def __init__(
+        self, connection: socket.socket, host: str, port: int, secret: bytes, now: float
+    ) -> None:
         self.connection = connection
-        self.name = name
+        self.host = host
+        self.name = f"{host} port {port}"
         self.deadline = now + HANDSHAKE_SECONDS
         self.end = FirstEnd(secret)
         self.answer = b""
@@ -75,6 +78,7 @@ class Reception:
         self._clock = clock
         self._callers: dict[socket.socket, _Caller] = {}  # in the order in which they came
         self._members: dict[Place, Member] = {}
+        self._failures: dict[str, tuple[str, float]] = {}  # by the node: why it gets no place
         self._complained_at = float("-inf")
         self._num_dismissed = 0  # since then
         self._division = division = setting.division
@@ -140,7 +144,8 @@ class Reception:
             self._dismiss(next(iter(self._callers.values())), "others came after it")
         connection.setblocking(False)
         watch_for_cuts(connection)
-        caller = _Caller(connection, f"{address[0]} port {address[1]}", self._secret, self._clock())
+        host, port = address[:2]
+        caller = _Caller(connection, host, port, self._secret, self._clock())
         self._callers[connection] = caller
         self._selector.register(connection, selectors.EVENT_READ, caller)
         with contextlib.suppress(OSError):
@@ -186,6 +191,7 @@ class Reception:
         if join is None:
             self._dismiss(caller, "it ended the connection")
             return
+        link.machine = f"node {join.node_rank} ({join.machine} at {caller.host})"
         answer = self._answer(join)
         try:
             link.send(answer)
@@ -196,19 +202,30 @@ class Reception:
             self._dismiss(caller, answer.occupied)
             return
         if answer.refusal:
-            log.warning("node %d at %s is refused: %s", join.node_rank, caller.name, answer.refusal)
+            self._note_failure(link.machine, join.failure or f"it is refused: {answer.refusal}")
             self._release(caller)
             link.close()
             return
+        if join.ended and join.channel == CONTROL:
+            log.warning("%s: %s, before this engine", link.machine, join.ended)
         member = Member(join, link, caller.name)
         self._callers.pop(caller.connection)
         self._selector.modify(caller.connection, selectors.EVENT_READ, member)
         self._members[join.member, join.channel] = member
         if join.channel == self._division.channels[-1]:
             name = self._division.name_of(join.member)
-            log.info("%s joins from node %d at %s", name, join.node_rank, caller.name)
+            log.info("%s joins from %s", name, link.machine)
+
+    def _note_failure(self, machine: str, failure: str) -> None:
+        """Write to the log why a node gets no place; of one that repeats it, now and then."""
+        said, said_at = self._failures.get(machine, ("", 0.0))
+        if failure != said or self._clock() >= said_at + REMIND_SECONDS:
+            log.warning("%s: %s", machine, failure)
+            self._failures[machine] = failure, self._clock()
 
     def _answer(self, join: Join) -> Joined:
+        if join.failure:
+            return Joined(refusal="it can have no place")
         difference = join.setting.difference_from(self._setting)
         if difference:
             return Joined(refusal=difference)

@@ -11,9 +11,7 @@ import threading
 import time
 
 from octavo.engine.nodes.connection import CUT_SECONDS, bound_waiting
-from octavo.engine.nodes.messages import Sign
-from octavo.engine.ranks.link import Link
-from octavo.wire.message_types import WireError
+from octavo.engine.ranks.link import Link, Sign
 
 SIGN_SECONDS = 1.0
 
@@ -31,9 +29,10 @@ def send_signs(*links: Link) -> None:
     threading.Thread(target=send, name="octavo signs of life", daemon=True).start()
 
 
-def wait_for_silence(link: Link, seconds: float = CUT_SECONDS) -> None:
-    """Return when the other process has ended, or has given no sign of life for so long."""
+def wait_for_silence(link: Link, seconds: float = CUT_SECONDS) -> str:
+    """Return when the other process has ended, or has given no sign of life for so long.
+
+    What it has said of its end is returned, if it has said anything.
+    """
     bound_waiting(link.connection, seconds)
-    with contextlib.suppress(WireError):  # what comes is no sign
-        while link.receive(Sign) is not None:
-            pass
+    return link.wait_for_end()

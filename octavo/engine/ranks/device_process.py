@@ -14,13 +14,13 @@ import sys
 
 from octavo.backends.cuda.ranks import FollowingBackend
 from octavo.distributed.context import DevicePlace
-from octavo.engine.ranks.link import Started
+from octavo.engine.ranks.link import Started, say_end
 from octavo.engine.ranks.process import (
     begin,
     confine_at,
-    describe,
     end_with,
     load,
+    not_started,
     receive_start,
 )
 from octavo.observe.collection import freeze
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
         assert isinstance(backend, FollowingBackend), "no other backend has ranks with devices"
         answer = Started(backend.weight_bytes)
     except Exception as error:
-        link.send(Started(failure=describe(error)))
+        link.send(not_started(error))
         return 3
     link.send(answer)
     try:
@@ -58,7 +58,9 @@ def main(argv: list[str]) -> int:
         freeze()
         backend.follow_steps()
     except Exception as error:
-        log.error("%s ends: %s", place.name, str(error) or type(error).__name__)
+        ended = f"{place.name} has ended: {str(error) or type(error).__name__}"
+        say_end(ended, (link,))
+        log.error("%s", ended)
     return 4
 
 

@@ -34,7 +34,7 @@ class DeviceGroup(ProcessGroup):
                     words = ["--steps", str(theirs.fileno()), "--meeting", str(self._meeting)]
                     words += ["--rank", str(rank), "--ranks", str(num_ranks)]
                     inherited = [theirs.fileno(), self._meeting]
-                    self._launch(f"rank {rank}", PROGRAM, words, inherited)
+                    self._launch(f"rank {rank}", num_ranks, PROGRAM, words, inherited)
         except BaseException:
             self.close()
             raise

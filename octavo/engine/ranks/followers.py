@@ -10,7 +10,9 @@ import sys
 from collections.abc import Sequence
 
 from octavo import env
+from octavo.core.config import ConfigError
 from octavo.engine.ranks.link import Link, Started, StartRank
+from octavo.wire.message_types import WireError
 
 _EXIT_SECONDS = 2.0
 
@@ -40,11 +42,24 @@ def describe_status(status: int) -> str:
     return f"its process was ended by signal {-status}"
 
 
+class FurtherProcessError(ConfigError):
+    """An error for a further process that could not start: which, and why."""
+
+    def __init__(self, who: str, why: str) -> None:
+        super().__init__(f"{who} did not start: {why}")
+        self.who = who
+        self.why = why
+
+
 class Follower:
     """A further process of an engine: its name, and the connection to it."""
 
-    def __init__(self, name: str, link: Link) -> None:
+    machine = ""  # how texts name another machine, on which it is
+
+    def __init__(self, name: str, count: int, link: Link) -> None:
+        """Name a process, of so many like it."""
         self.name = name
+        self.count = count
         self.link = link
         self.started = Started()  # its own message, once it has its weights
 
@@ -61,9 +76,31 @@ class Follower:
         """The bytes of its weights on this machine."""
         return 0
 
-    def wait_for_end(self) -> None:
-        """Return when the process has ended, or cannot be counted on any more."""
-        self.link.wait_for_end()
+    def wait_for_start(self) -> None:
+        """Wait until the process has its weights; raise FurtherProcessError if it cannot."""
+        who, why = "", ""
+        try:
+            started = self.link.receive(Started)
+        except WireError as error:
+            why = str(error)
+        else:
+            if started is None:
+                why = self.exit_reason()
+            else:
+                who, why, self.started = started.who, started.failure, started
+        if why:
+            raise FurtherProcessError(self.machine + (who or f"{self.name} of {self.count}"), why)
+
+    def wait_for_end(self) -> str:
+        """Return when the process has ended, or cannot be counted on any more.
+
+        What it has said of that is returned, if it has said anything.
+        """
+        return self.link.wait_for_end()
+
+    def describe_end(self, said: str) -> str:
+        """Return which process has ended, where, and why."""
+        return self.machine + (said or f"{self.name} has ended: {self.exit_reason()}")
 
     def end(self) -> None:
         """Wait until the process has ended; its connection has."""
@@ -72,8 +109,8 @@ class Follower:
 class LocalFollower(Follower):
     """A further process on this machine."""
 
-    def __init__(self, name: str, link: Link, process: subprocess.Popen[bytes]) -> None:
-        super().__init__(name, link)
+    def __init__(self, name: str, count: int, link: Link, process: subprocess.Popen[bytes]) -> None:
+        super().__init__(name, count, link)
         self.process = process
 
     def exit_reason(self) -> str:

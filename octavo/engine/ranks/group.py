@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import selectors
@@ -10,6 +9,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from msgspec import Raw, structs
@@ -17,20 +17,20 @@ from msgspec import Raw, structs
 from octavo.backends.base import Backend
 from octavo.backends.kind import WeightFile
 from octavo.backends.native.ranks.messages import LeadingBackend
-from octavo.core.config import ConfigError
 from octavo.distributed.context import ALONE, ParallelContext, RankPlace
 from octavo.engine.ranks.followers import Follower, LocalFollower, launch
-from octavo.engine.ranks.link import FileState, Started, StartRank
+from octavo.engine.ranks.link import FileState, Link, StartRank, say_end
 from octavo.engine.ranks.memory import RankMemory
 from octavo.engine.ranks.placement import bind, shares_of_ranks
 from octavo.observe.log import level_in_use
 from octavo.options.engine import EngineArguments
 from octavo.resolve import EngineConfig
-from octavo.wire.message_types import WireError, pack
+from octavo.wire.message_types import pack
 
 log = logging.getLogger(__name__)
 
 PROGRAM = "octavo.engine.ranks.process"
+NOTING_SECONDS = 0.3  # until the end of a process is noted
 
 
 class ProcessGroup:
@@ -43,16 +43,17 @@ class ProcessGroup:
         self._end: Callable[[str], None] = lambda reason: None
         self._on_end: Callable[[], None] = lambda: None
         self.reason = ""  # why the group has ended
+        self._has_reason = threading.Event()
         self.size = size  # with this process
         self.close = weakref.finalize(self, _close, self._followers, self._closing, os.getpid())
         _groups.add(self)
 
     def _launch(
-        self, name: str, program: str, words: Sequence[str], descriptors: Sequence[int]
+        self, name: str, count: int, program: str, words: Sequence[str], descriptors: Sequence[int]
     ) -> Follower:
-        """Start a process, which inherits these descriptors."""
+        """Start a process, which inherits these descriptors; it is one of so many like it."""
         process, link = launch(program, words, descriptors)
-        self._followers.append(LocalFollower(name, link, process))
+        self._followers.append(LocalFollower(name, count, link, process))
         return self._followers[-1]
 
     def load(self, config: EngineConfig, files: Sequence[WeightFile], backend: Backend) -> None:
@@ -67,36 +68,35 @@ class ProcessGroup:
         level = max(level_in_use(), logging.WARNING)  # what is as usual, this process says
         self._start(StartRank(Raw(pack(arguments)), size, states, level))
 
-    def start(self, message: StartRank, arguments: EngineArguments) -> None:
+    def start(
+        self, message: StartRank, arguments: EngineArguments, listeners: Sequence[Link]
+    ) -> None:
         """Let the others load their share as this process does, which ends with the first of them.
 
-        The arguments are those of this machine.
+        The arguments are those of this machine; why it ends is sent to the listeners.
         """
-        self._end = lambda reason: os._exit(4)
+
+        def end(reason: str) -> None:
+            say_end(reason, listeners)
+            os._exit(4)
+
+        self._end = end
         self._start(structs.replace(message, arguments=Raw(pack(arguments))))
 
     def _start(self, message: StartRank) -> None:
         for follower in self._followers:
-            with contextlib.suppress(OSError):  # it has ended, as `wait` will notice
+            with suppress(OSError):  # it has ended, as `wait` will notice
                 follower.start(message)
 
     def wait(self) -> int:
         """Wait until all others have their weights; return the bytes of these on this machine.
 
-        Raise ConfigError if one cannot load them.
+        Raise FurtherProcessError if one cannot load them.
         """
         num_bytes = 0
         group = weakref.ref(self)
         for follower in self._as_they_answer():
-            try:
-                started = follower.link.receive(Started)
-                failure = follower.exit_reason() if started is None else started.failure
-            except WireError as error:
-                failure = str(error)
-            if failure:
-                raise ConfigError(f"{follower.name} of {self.size} did not start: {failure}")
-            assert started is not None
-            follower.started = started
+            follower.wait_for_start()
             num_bytes += follower.local_bytes
             # At once, since it gives signs of life from now on, which must be read.
             threading.Thread(
@@ -156,8 +156,30 @@ class ProcessGroup:
             return
         self.reason = reason
         log.error("%s, and the engine ends with it", reason)
+        self._has_reason.set()
         self._end(reason)
         self._on_end()
+
+    def reason_soon(self) -> str:
+        """Return why the group has ended, as is known within NOTING_SECONDS; empty if it is not.
+
+        A step that one of its processes has left fails at once, and perhaps before that is noted.
+        """
+        self._has_reason.wait(NOTING_SECONDS)
+        return self.reason
+
+    @contextmanager
+    def noting_ends(self) -> Iterator[None]:
+        """Let an error wait for this process's end, if one of the others has ended.
+
+        That is why it fails, and what ends this process says so.
+        """
+        try:
+            yield
+        except RuntimeError:
+            if self.reason_soon():
+                threading.Event().wait()
+            raise
 
 
 _groups: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
@@ -178,8 +200,8 @@ os.register_at_fork(after_in_child=_leave_connections)
 class RankGroup(ProcessGroup):
     """The further ranks of an engine, or of one of its nodes, and the memory that all map."""
 
-    def __init__(self, num_ranks: int, *, sums: bool, first: int = 0) -> None:
-        """Start them; of a node, `first` is the number of this process among all ranks."""
+    def __init__(self, num_ranks: int, *, sums: bool, first: int = 0, total: int = 0) -> None:
+        """Start them; of a node, `first` is the number of this process among all, `total`."""
         super().__init__(num_ranks)
         self._sums = sums
         self._memory = RankMemory(num_ranks)
@@ -189,7 +211,7 @@ class RankGroup(ProcessGroup):
             for rank, share in enumerate(others, 1):
                 memory = [self._memory.descriptor]
                 words = [*self._memory.words(rank), *share.words]
-                self._launch(f"rank {first + rank}", PROGRAM, words, memory)
+                self._launch(f"rank {first + rank}", total or num_ranks, PROGRAM, words, memory)
         except BaseException:
             self.close()
             self._memory.close()
@@ -219,10 +241,10 @@ class RankGroup(ProcessGroup):
 
 def _watch(follower: Follower, closing: threading.Event, group: weakref.ref[ProcessGroup]) -> None:
     """Wait until a process ends, which ends the group unless that is being closed."""
-    follower.wait_for_end()
+    said = follower.wait_for_end()
     if closing.is_set():
         return
-    reason = f"{follower.name} has ended: {follower.exit_reason()}"
+    reason = follower.describe_end(said)
     found = group()
     if found is not None and not closing.is_set():
         found.note_end(reason)
@@ -237,7 +259,7 @@ def _close(followers: list[Follower], closing: threading.Event, owner: int) -> N
         return
     closing.set()
     for follower in followers:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             follower.link.connection.shutdown(socket.SHUT_RDWR)
     for follower in followers:
         follower.end()

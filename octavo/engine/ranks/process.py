@@ -15,14 +15,15 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from octavo.backends.adapter_weights import AdapterSettings
 from octavo.backends.base import Backend
 from octavo.confine.process import confine, die_before_parent, give_up_privileges
 from octavo.distributed.context import NodePlace, Place, RankPlace, StagePlace
 from octavo.engine.drafter import layout_of, open_with_drafter, record_programs, weight_files
-from octavo.engine.ranks.link import FileState, Link, Started, StartRank
+from octavo.engine.ranks.followers import FurtherProcessError
+from octavo.engine.ranks.link import FileState, Link, Started, StartRank, say_end
 from octavo.engine.ranks.placement import Share, add_words, bind
 from octavo.engine.shortage import describe_shortage, is_shortage
 from octavo.models.build import bind as bind_model
@@ -52,7 +53,7 @@ def main(argv: list[str]) -> int:
 
     def follow_first(backend: NativeBackend) -> None:
         os.close(place.descriptor)
-        follow(backend)
+        follow(backend, place.name)
 
     arguments = unpack(start.arguments, EngineArguments)
     sums = arguments.tensor_parallel_form == "sums"
@@ -90,15 +91,19 @@ def follow_start(
     place: RankPlace | StagePlace,
     follow_engine: Callable[[NativeBackend], None],
     started: Callable[[NativeBackend], Started] = lambda backend: Started(backend.weight_bytes),
+    listeners: Sequence[Link] = (),
 ) -> int:
-    """Load the weights and compute steps until the engine ends; return the exit status."""
+    """Load the weights and compute steps until the engine ends; return the exit status.
+
+    Why it ends before that is sent to the engine, and to further listeners.
+    """
     end_with(link)
     try:
         backend = load(start, arguments, place)
         assert isinstance(backend, NativeBackend), "no other backend has one memory for its ranks"
         answer = started(backend)
     except Exception as error:
-        link.send(Started(failure=describe(error)))
+        link.send(not_started(error))
         return 3
     confine_at(place, may_read=False)
     freeze()
@@ -107,7 +112,9 @@ def follow_start(
     try:
         follow_engine(backend)
     except Exception as error:
-        log.error("%s ends: %s", place.name, str(error) or type(error).__name__)
+        ended = f"{place.name} has ended: {str(error) or type(error).__name__}"
+        say_end(ended, (link, *listeners))
+        log.error("%s", ended)
     return 4
 
 
@@ -151,8 +158,14 @@ def confine_at(place: Place, *, may_read: bool) -> None:
         log.warning("%s is not confined: %s", place.name, missing)
 
 
-def describe(error: Exception) -> str:
-    """Return why a rank does not start, as the engine says it."""
+def not_started(error: Exception) -> Started:
+    """Return the answer of a rank that does not start, or whose further processes do not."""
+    if isinstance(error, FurtherProcessError):
+        return Started(failure=error.why, who=error.who)
+    return Started(failure=_describe(error))
+
+
+def _describe(error: Exception) -> str:
     if is_shortage(error):
         return describe_shortage("load its share of the weights", error)
     if not isinstance(error, ValueError | OSError):

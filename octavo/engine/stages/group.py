@@ -33,7 +33,8 @@ class _Processes(ProcessGroup):
         words = ["--stage", str(stage), "--stages", str(num_stages)]
         for rank in range(1, num_ranks):
             name = f"stage {stage}, rank {rank}"
-            self._launch(name, PROGRAM, [*words, *memory.words(rank)], [memory.descriptor])
+            words_of_rank = [*words, *memory.words(rank)]
+            self._launch(name, num_ranks, PROGRAM, words_of_rank, [memory.descriptor])
         return memory
 
 
@@ -73,7 +74,8 @@ class StageGroup(_Processes):
                 with theirs:
                     words = ["--steps", str(theirs.fileno())]
                     words += ["--stage", str(stage), "--stages", str(num_stages)]
-                    made = self._launch(f"stage {stage}", PROGRAM, words, [theirs.fileno()])
+                    inherited = [theirs.fileno()]
+                    made = self._launch(f"stage {stage}", num_stages, PROGRAM, words, inherited)
                 self._stages.append(made)
         except BaseException:
             self.close()

@@ -8,10 +8,11 @@ have several ranks, the first one of each starts the others: each ends with all 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from octavo.backends.native import _native
 from octavo.backends.native.backend import NativeBackend
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> int:
 
     def follow(backend: NativeBackend) -> None:
         os.close(ranks.descriptor)  # it is mapped
-        follow_rank(backend)
+        follow_rank(backend, place.name)
 
     return follow_start(link, start, arguments, place, follow)
 
@@ -60,16 +61,18 @@ def serve_stage(
     stage: int,
     steps: _native.FrameLink,
     on_start: Callable[[], None] = lambda: None,
+    listeners: Sequence[Link] = (),
 ) -> int:
     """Compute a stage, with further ranks if it has any; return the exit status.
 
-    `on_start` is called once the engine has the answer that the stage has its weights.
+    `on_start` is called once the engine has the answer that the stage has its weights. Why the
+    stage ends before the engine is sent to that, and to further listeners.
     """
     num_stages, num_ranks = arguments.pipeline_parallel_size, arguments.tensor_parallel_size
     ranks = None
     if num_ranks > 1:
         ranks = StageRanks(stage, num_stages, num_ranks)
-        ranks.start(start, arguments)
+        ranks.start(start, arguments, (link, *listeners))
     memory = None if ranks is None else ranks.memory.place()
     place = StagePlace(stage, num_stages, (steps,), memory, stages_on_machine(arguments))
 
@@ -84,9 +87,10 @@ def serve_stage(
 
     def follow(backend: NativeBackend) -> None:
         on_start()
-        _follow_steps(backend)
+        with contextlib.nullcontext() if ranks is None else ranks.noting_ends():
+            _follow_steps(backend)
 
-    return follow_start(link, start, arguments, place, follow, started)
+    return follow_start(link, start, arguments, place, follow, started, listeners)
 
 
 def _follow_steps(backend: NativeBackend) -> None:

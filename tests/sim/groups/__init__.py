@@ -1,1 +1,1 @@
-"""Worlds of engines that are groups of processes: ranks that share steps, and stages."""
+"""Worlds of engines that are groups of processes: ranks, stages, and nodes that add up."""

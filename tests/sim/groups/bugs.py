@@ -1,4 +1,4 @@
-"""Bugs in what ranks and stages do, each a change of a text of csrc, or of the group's end.
+"""Bugs in what ranks, stages and sums do, each a change of a text of csrc, or of the group's end.
 
 The worlds of this folder must catch each.
 """
@@ -196,7 +196,63 @@ STAGE_BUGS = (
         "    stages_[0].sent.push_back(std::move(numbers));\n  }\n",
     ),
 )
-NATIVE_BUGS = (*RANK_BUGS, *STAGE_BUGS)
+SUM_BUGS = (
+    NativeBug(
+        "a node sends its parts before all of its ranks have written theirs",
+        "nodes/node_sums.cpp",
+        "  pass(thread);  // all rows of this node's parts are written\n",
+        "",
+    ),
+    NativeBug(
+        "a rank adds up before the parts of other nodes have come",
+        "nodes/node_sums.cpp",
+        "  pass(thread);  // all parts of the others have come\n",
+        "",
+    ),
+    NativeBug(
+        "the first node passes parts on to later nodes alone",
+        "nodes/node_sums.cpp",
+        "if (other != passed_on) put(",
+        "if (other > passed_on) put(",
+    ),
+    NativeBug(
+        "the first node passes its own parts on for those of others",
+        "nodes/node_sums.cpp",
+        "put(other, node_at(passed_on), turn, floats);",
+        "put(other, node_, turn, floats);",
+    ),
+    NativeBug(
+        "of a part of a sum only what is taken at once is sent",
+        "link/part_link.cpp",
+        "  sent_ += count;\n",
+        "  sent_ = out_.size();\n",
+    ),
+    NativeBug(
+        "a signal ends a connection of sums",
+        "link/part_link.cpp",
+        " || errno == EINTR",
+        "",
+    ),
+    NativeBug(
+        "a part of a sum is opened before its tag has come",
+        "link/part_link.cpp",
+        "if (end_ - begin_ < bytes + kTag) return false;",
+        "if (end_ - begin_ < bytes) return false;",
+    ),
+    NativeBug(
+        "the columns of a node are put beside those of another",
+        "nodes/further_nodes.cpp",
+        "take(link.receive(), node * columns_, in, stride);",
+        "take(link.receive(), (node - 1) * columns_, in, stride);",
+    ),
+    NativeBug(
+        "a further node copies no blocks",
+        "nodes/following.cpp",
+        "  program.copy_block(copy);\n",
+        "",
+    ),
+)
+NATIVE_BUGS = (*RANK_BUGS, *STAGE_BUGS, *SUM_BUGS)
 
 
 def leaves_the_engine(patch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from octavo.engine.ranks.group import ProcessGroup
 from tests.sim.groups.library import Chances
 
 MOST_NOTICE_SECONDS = 0.3  # until the engine's process sees that another has ended
+KINDS = ("ranks", "stages", "sums")  # of groups: sums are of ranks on several nodes
 ENDING_SECONDS = 0.5  # in which the members of a group that has ended do so
 
 
@@ -35,11 +36,17 @@ class Step(NamedTuple):
 class Shape(NamedTuple):
     """The sizes of all groups of a world, and the chances of what is rare."""
 
-    has_stages: bool
+    kind: str
     members: int
+    nodes: int  # of ranks that add up, in equal parts
     num_blocks: int
     block_size: int
     chances: tuple[float, ...]  # of Chances
+
+    @property
+    def has_stages(self) -> bool:
+        """True if its members are stages, which compute several steps at once."""
+        return self.kind == "stages"
 
 
 class WaitsForeverError(Exception):
@@ -66,10 +73,10 @@ class SimGroup(ProcessGroup):
         self._library, self.shape = library, shape
         self._random = random.Random(seed)
         self._clock, self._call_at, self._on_fault = clock, call_at, on_fault
-        has_stages, members, num_blocks, block_size, chances = shape
         self._native: int | None = library.group_new(
-            *(has_stages, members, num_blocks, block_size, seed % (1 << 63)),
-            ctypes.byref(Chances(*chances)),
+            *(KINDS.index(shape.kind), shape.members, shape.nodes),
+            *(shape.num_blocks, shape.block_size, seed % (1 << 63)),
+            ctypes.byref(Chances(*shape.chances)),
         )
         self._end = self._end_members
         self._version = 0
@@ -200,8 +207,7 @@ class SimGroup(ProcessGroup):
     def right_state(self, tokens: Sequence[int]) -> int:
         """Return the state that a group must find behind these tokens."""
         given = (ctypes.c_int32 * len(tokens))(*tokens)
-        has_stages = self.shape.has_stages
-        state: int = self._library.group_right_state(self._native, given, len(tokens), has_stages)
+        state: int = self._library.group_right_state(self._native, given, len(tokens))
         return state
 
     def _finish(self) -> None:

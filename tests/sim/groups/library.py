@@ -26,10 +26,11 @@ BUILT = ROOT / "build" / "sim"
 SOURCES = (
     *("runtime/ranks.cpp", "runtime/barrier.cpp", "runtime/team.cpp", "runtime/arena.cpp"),
     *("link/frame_link.cpp", "link/sealing.cpp", "step/posted_step.cpp", "step/stages.cpp"),
-    "step/further_stages.cpp",
+    *("step/further_stages.cpp", "runtime/sums.cpp", "link/part_link.cpp", "nodes/following.cpp"),
+    *("nodes/further_nodes.cpp", "nodes/node_sums.cpp"),
 )
-OWN = ("machine.cpp", "group.cpp")
-WRAPPED = ("send", "recv", "shutdown", "close", "sched_yield")
+OWN = ("machine.cpp", "group.cpp", "sums.cpp")
+WRAPPED = ("send", "recv", "shutdown", "close", "sched_yield", "poll")
 CLOCK = "_ZNSt6chrono3_V212steady_clock3nowEv"  # std::chrono::steady_clock::now
 COMPILER = "c++"
 FLAGS = ("-std=c++20", "-O1", "-fPIC", "-w", "-pthread")
@@ -62,7 +63,7 @@ def _loaded(changes: tuple[tuple[str, tuple[str, str]], ...]) -> ctypes.CDLL:
     number, pointer, real = ctypes.c_int, ctypes.c_void_p, ctypes.c_double
     wide, many = ctypes.c_int64, ctypes.POINTER(ctypes.c_int32)
     signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
-        "new": (pointer, (number,) * 4 + (ctypes.c_uint64, ctypes.POINTER(Chances))),
+        "new": (pointer, (number,) * 5 + (ctypes.c_uint64, ctypes.POINTER(Chances))),
         "free": (None, (pointer,)),
         "begin": (None, (pointer, many, many)),
         "take": (None, (pointer,)),
@@ -75,7 +76,7 @@ def _loaded(changes: tuple[tuple[str, tuple[str, str]], ...]) -> ctypes.CDLL:
         "failure": (ctypes.c_char_p, (pointer,)),
         "all_computed": (number, (pointer,)),
         "states": (number, (pointer, ctypes.POINTER(ctypes.c_uint64))),
-        "right_state": (ctypes.c_uint64, (pointer, many, number, number)),
+        "right_state": (ctypes.c_uint64, (pointer, many, number)),
         "kill": (None, (pointer, number, wide)),
         "stop": (None, (pointer, number)),
         "fail": (None, (pointer, number, wide)),
@@ -115,7 +116,7 @@ def _built(changes: dict[str, tuple[str, str]]) -> Path:
 
 
 def _headers(directory: Path) -> list[Path]:
-    folders = ("", "runtime", "link", "step", "program", "kernels")
+    folders = ("", "runtime", "link", "step", "program", "kernels", "nodes")
     return [path for each in folders for path in sorted((directory / each).glob("*.h"))]
 
 

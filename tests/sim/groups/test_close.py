@@ -38,7 +38,7 @@ def all_end(library: ctypes.CDLL, seed: int) -> bool:
     rng = random.Random(seed)
     members = rng.randint(3, 4)
     chances = Chances(late=0.02, longest_late=0.01, longest_delay=0.001)
-    group = library.group_new(1, members, 8, 4, seed, ctypes.byref(chances))
+    group = library.group_new(1, members, 1, 8, 4, seed, ctypes.byref(chances))
     try:
         for position in range(3):
             step = Step([[Row(5, position)]], [[0]], [0], [])

@@ -26,6 +26,7 @@ OFTEN = (
     "restarts",
     "ranks",
     "stages",
+    "sums",
     "moved",
     "steps in several stages",
 )

@@ -230,6 +230,9 @@ class GroupWorld(HandoverWorld):
         chance = random.Random(f"{self.seed} groups")
         config = replace(config, num_blocks=100_000, groups=(KVGroup(),))
         has_stages, members = chance.random() < 0.5, chance.choice([2, 2, 3, 4])
+        kind, nodes = ("stages" if has_stages else "ranks"), 1
+        if not has_stages and (layout := self._draw_nodes()) is not None:
+            kind, (members, nodes) = "sums", layout
         config = replace(config, pipeline_depth=chance.choice([1, 1, 2]))
         if has_stages:
             num_stages = chance.choice([1, members, members])
@@ -247,13 +250,14 @@ class GroupWorld(HandoverWorld):
         self.store = Store(self.seed, "none")
         self.restarts_often = False
         shape = Shape(
-            has_stages,
+            kind,
             members=members,
+            nodes=nodes,
             num_blocks=config.num_blocks + 1,  # the last is no sequence's
             block_size=config.block_size,
             chances=(
                 chance.choice([0.0, 0.0005, 0.005]),
-                *(chance.choice([0.0, 0.0, 0.002]) if has_stages else 0.0 for _ in range(3)),
+                *(chance.choice([0.0, 0.0, 0.002]) if kind != "ranks" else 0.0 for _ in range(3)),
                 chance.choice([0.0001, 0.01, 0.1]),
                 # Longer than until the next step begins, so that several are in one stage.
                 chance.choice([0.02, 0.2] if config.num_stages > 1 else [0.0, 0.0001, 0.02]),
@@ -269,10 +273,15 @@ class GroupWorld(HandoverWorld):
             for seed in [self.seed + 1 + 1_000_000 * i for i in range(chance.choice([1, 2]))]
         ]
         self._file_launchers = [*self._group_launchers]
-        self._count("stages" if has_stages else "ranks")
+        self._count(kind)
         if config.num_stages > 1:
             self._count("steps in several stages")
         return list(self._group_launchers)
+
+    def _draw_nodes(self) -> tuple[int, int] | None:
+        """Draw the ranks and nodes of ranks that add up over links; None if they do not."""
+        chance = random.Random(f"{self.seed} nodes")
+        return chance.choice([(2, 2), (3, 3), (4, 2), (4, 2)]) if chance.random() < 0.4 else None
 
     async def _faults(self) -> None:
         self.engine.attach()  # the end of an engine is not noticed before

@@ -100,10 +100,10 @@ class LeadingBackend(NativeBackend):
             raise BackendEndedError(str(error)) from error
 
 
-def follow(backend: NativeBackend) -> None:
+def follow(backend: NativeBackend, name: str) -> None:
     """Compute this rank's share of all steps; raise RuntimeError when the ranks end.
 
-    What this rank cannot do ends the others, with the reason.
+    What this rank, of this name, cannot do ends the others, with the reason.
     """
     ranks = backend.ranks
     assert ranks is not None
@@ -111,7 +111,7 @@ def follow(backend: NativeBackend) -> None:
         while True:
             carry_out(ranks.follow(backend.native_programs), backend)
     except Exception as error:
-        ranks.end(f"rank {ranks.rank}: {str(error) or type(error).__name__}")
+        ranks.end(f"{name} has ended: {str(error) or type(error).__name__}")
         raise
 
 

@@ -5,14 +5,11 @@
 // table, and on the part of each member: what is late, left out or repeated gives another number.
 #include <sys/mman.h>
 
-#include "cells.h"
-#include "machine.h"
+#include "group.h"
 #include "program/program.h"
 #include "link/frame_link.h"
-#include "runtime/ranks.h"
 #include "runtime/team.h"
 #include "step/further_stages.h"
-#include "step/group_step.h"
 #include "step/stages.h"
 
 namespace octavo {
@@ -25,82 +22,12 @@ constexpr int64_t kStride = 4;  // floats from row to row between stages: more t
 
 std::map<const KvCache*, Blocks> caches;  // of stages
 
-struct Rows {
-  std::vector<int32_t> tokens, positions, row_starts, table, logits, copies;
-  int32_t sequences = 0, width = 0;
-};
-
 }  // namespace
 
 // Caches of stages alone: those of ranks are in their memory.
 void KvCache::copy_block(int64_t source, int64_t destination, int64_t) {
   caches.at(this).copy(source, destination);
 }
-
-// What all groups have: the first member, which is the engine, works only while it is asked to.
-class Group {
- public:
-  Group(int members, int blocks, int block_size, uint64_t seed, const sim::Weather& weather)
-      : machine(seed, weather), members_(members), block_size_(block_size), num_blocks_(blocks) {}
-  virtual ~Group() = default;
-
-  // Begins a step: ranks compute it, and stages may compute others before its states are taken.
-  virtual void begin_step(const Rows& step) = 0;
-  // Takes the states of the oldest step.
-  virtual void finish_step(std::vector<uint64_t>& states) = 0;
-  virtual void send(uint64_t version) = 0;
-  virtual void end(const std::string& reason) = 0;
-  // What the engine does when it is closed; then those that carry its rows must end.
-  virtual void close_engine() {}
-  virtual int num_carriers() const { return 0; }
-
-  void begin(std::function<void()> work) {
-    if (lead_) machine.forget_last();
-    lead_ = &machine.start(std::move(work));
-  }
-  sim::Process& lead() { return *lead_; }
-  sim::Process& member(int number) { return machine.processes[number - 1]; }
-  int members() const { return members_; }
-
-  sim::Machine machine;
-  std::vector<uint64_t> states;
-  int64_t num_steps = 0;              // that were begun
-  int64_t num_finished = 0;           // whose states were asked for
-  std::vector<int64_t> computed;      // by each member: the last step whose share it has computed
-  int64_t fails_at = -1;              // the step that a member cannot compute
-  int failing = 1;                    // which
-  int64_t version = 0;                // as the last message said
-  std::vector<int64_t> versions;      // as each member knows it
-
- protected:
-  void start_members(const std::function<void(int)>& work) {
-    computed.assign(members_, 0);
-    versions.assign(members_, 0);
-    for (int number = 1; number < members_; ++number)
-      machine.start([work, number] { work(number); });
-  }
-  void note_share(int number) {
-    if (computed[number] + 1 == fails_at && number == failing)
-      throw std::runtime_error("no memory");
-    ++computed[number];
-  }
-  StepInputs inputs_of(const Rows& step) const {
-    StepInputs in;
-    in.token_ids = step.tokens.data();
-    in.positions = step.positions.data();
-    in.row_starts = step.row_starts.data();
-    in.sequences = step.sequences;
-    in.tables = {step.table.data()};
-    in.table_width = step.width;
-    in.logits_rows = step.logits.data();
-    in.num_rows = static_cast<int32_t>(step.tokens.size());
-    in.num_logits = static_cast<int32_t>(step.logits.size());
-    return in;
-  }
-
-  const int members_, block_size_, num_blocks_;
-  sim::Process* lead_ = nullptr;
-};
 
 namespace {
 
@@ -161,16 +88,10 @@ class RankGroup : public Group {
 
   void follow(int number) {
     Ranks& own = *ranks_[number];
-    for (;;) {
-      const Ranks::Posted posted = next_message(own, [&](const Ranks::Posted& step) {
-        if (step.program != programs_[number]) throw std::runtime_error("it has no such program");
-        share(read_step(step, own), number);
-      });
-      uint64_t now;
-      std::memcpy(&now, posted.data, sizeof now);
-      versions[number] = static_cast<int64_t>(now);
-      own.finish();
-    }
+    follow_first_rank(own, [&](const Ranks::Posted& step) {
+      if (step.program != programs_[number]) throw std::runtime_error("it has no such program");
+      share(read_step(step, own), number);
+    }, versions[number]);
   }
 
   // This rank's share: the cells of some rows, and some bits of each result.
@@ -231,7 +152,7 @@ class StageGroup : public Group {
     }
     start_members([this, theirs](int number) { follow(number, theirs[number]); });
     for (int number = 1; number < members; ++number)
-      machine.sockets_of[number - 1] = theirs[number];
+      machine.sockets_of[number - 1] = {theirs[number]};
     stages_ = std::make_unique<FurtherStages>(
         std::vector<std::shared_ptr<FrameLink>>(links_.begin() + 1, links_.end()));
     for (int stage = 0; stage < stages_->count(); ++stage)
@@ -278,6 +199,7 @@ class StageGroup : public Group {
   }
 
   void close_engine() override { stages_->end(); }
+  int num_layers() const override { return members_; }
   int num_carriers() const override {
     int found = 0;
     for (int at = members_ - 1; at < 2 * (members_ - 1); ++at)
@@ -325,14 +247,14 @@ class StageGroup : public Group {
 };
 
 // The states that a group must find for the last of so many tokens.
-uint64_t right_state(const int32_t* tokens, int count, int members, bool has_stages) {
+uint64_t right_state(const int32_t* tokens, int count, int layers) {
   std::vector<uint64_t> kept(count), found(count);
   for (int at = 0; at < count; ++at) kept[at] = static_cast<uint64_t>(tokens[at]) + 1;
-  for (int stage = 0; stage < (has_stages ? members : 1); ++stage) {
+  for (int layer = 0; layer < layers; ++layer) {
     uint64_t state = 17;
     for (int at = 0; at < count; ++at) {
       state = mix(state, kept[at]);
-      found[at] = stage == 0 ? state : mix(kept[at], state);
+      found[at] = layer == 0 ? state : mix(kept[at], state);
     }
     kept = found;
   }
@@ -351,11 +273,14 @@ struct Chances {
   double late, lost, repeated, broken, longest_late, longest_delay;
 };
 
-Group* group_new(int has_stages, int members, int blocks, int block_size, uint64_t seed,
+// Of ranks (0), stages (1), or ranks that add up on so many nodes (2).
+Group* group_new(int kind, int members, int nodes, int blocks, int block_size, uint64_t seed,
                  const Chances* chances) {
   const sim::Weather weather{chances->late,   chances->lost,         chances->repeated,
                              chances->broken, chances->longest_late, chances->longest_delay};
-  if (has_stages) return new octavo::StageGroup(members, blocks, block_size, seed, weather);
+  if (kind == 2)
+    return octavo::make_sum_group(members, nodes, blocks, block_size, seed, weather).release();
+  if (kind == 1) return new octavo::StageGroup(members, blocks, block_size, seed, weather);
   return new octavo::RankGroup(members, blocks, block_size, seed, weather);
 }
 
@@ -430,8 +355,8 @@ int group_states(const Group* group, uint64_t* to) {
   return static_cast<int>(group->states.size());
 }
 
-uint64_t group_right_state(const Group* group, const int32_t* tokens, int count, int has_stages) {
-  return octavo::mix(octavo::right_state(tokens, count, group->members(), has_stages),
+uint64_t group_right_state(const Group* group, const int32_t* tokens, int count) {
+  return octavo::mix(octavo::right_state(tokens, count, group->num_layers()),
                      static_cast<uint64_t>(group->version));
 }
 
@@ -462,7 +387,7 @@ int group_state_of(Group* group, int member) {
 // Lets a member read nothing more, so that what is sent to it waits for room.
 void group_fill(Group* group, int member) {
   group_stop(group, member);
-  group->machine.fill(group->machine.sockets_of[member - 1]);
+  group->machine.fill(group->machine.sockets_of[member - 1].front());
 }
 
 void group_close(Group* group) {
@@ -474,6 +399,7 @@ int group_num_carriers(const Group* group) { return group->num_carriers(); }
 
 void group_end(Group* group, const char* reason) {
   sim::machine = &group->machine;
+  group->machine.look_again();
   group->end(reason);
 }
 }

@@ -15,6 +15,9 @@ constexpr size_t kStack = 256 << 10;
 constexpr double kPointSeconds = 2e-6;  // long, so that few turns pass until one sleeps
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr size_t kHead = 24;  // of a frame: magic, kind, number, bytes
+// Polls of a process that bring nothing, one after the other, until it does not poll by itself: a
+// group in which all do would go on for ever.
+constexpr int kMostIdlePolls = 3;
 
 // The mappings of shared memory, by which a word has one name in all processes.
 struct Mapping {
@@ -41,7 +44,7 @@ void point() {
 
 Process& Machine::start(std::function<void()> work) {
   processes.emplace_back();
-  sockets_of.push_back(-1);
+  sockets_of.emplace_back();
   Process& process = processes.back();
   process.work = std::move(work);
   process.stack = std::make_unique<uint8_t[]>(kStack);
@@ -49,10 +52,11 @@ Process& Machine::start(std::function<void()> work) {
   return process;
 }
 
-std::pair<int, int> Machine::connect() {
+std::pair<int, int> Machine::connect(bool is_sealed) {
   const int first = first_socket + static_cast<int>(sockets_.size());
   sockets_.emplace_back().peer = first + 1;
   sockets_.emplace_back().peer = first;
+  socket(first).is_sealed = socket(first + 1).is_sealed = is_sealed;
   return {first, first + 1};
 }
 
@@ -73,9 +77,31 @@ double Machine::runs_at(const Process& process) const {
       const Socket& to = socket(process.socket);
       return to.has_ended || to.is_shut ? process.until : kNever;
     }
+    case Process::State::Polling:
+      return poll_ends_at(process);
     default:
       return kNever;
   }
+}
+
+double Machine::poll_ends_at(const Process& process) const {
+  double at = process.idle_polls < kMostIdlePolls ? process.polled_until : kNever;
+  for (const pollfd& each : process.polled) {
+    const Socket& own = socket(each.fd);
+    if (events_of(each)) return process.until;
+    if ((each.events & POLLIN) && !own.arriving.empty())
+      at = std::min(at, std::max(process.until, own.arriving.front().at));
+  }
+  return at;
+}
+
+// What a poll finds now.
+short Machine::events_of(const pollfd& polled) const {
+  const Socket& own = socket(polled.fd);
+  if (own.is_shut || (own.has_ended && own.arriving.empty())) return POLLHUP;
+  const bool has_some = !own.arriving.empty() && own.arriving.front().at <= now;
+  const int found = (has_some ? POLLIN : 0) | (own.is_full ? 0 : POLLOUT);
+  return static_cast<short>(polled.events & found);
 }
 
 bool Machine::turn(double until, bool waits) {
@@ -169,13 +195,15 @@ void Machine::kill(Process& process) {
   if (!process.is_alive()) return;
   process.state = Process::State::Dead;
   for (size_t at = 0; at < processes.size(); ++at) {
-    if (&processes[at] != &process || sockets_of[at] < 0) continue;
-    Socket& own = socket(sockets_of[at]);
-    if (!own.unsent.empty()) {  // a part of a frame may have gone before the end
-      own.unsent.resize(draw(0, static_cast<int64_t>(own.unsent.size())));
-      socket(own.peer).arriving.push_back({now, std::move(own.unsent)});
+    if (&processes[at] != &process) continue;
+    for (const int descriptor : sockets_of[at]) {
+      Socket& own = socket(descriptor);
+      if (!own.unsent.empty()) {  // a part of a frame may have gone before the end
+        own.unsent.resize(draw(0, static_cast<int64_t>(own.unsent.size())));
+        socket(own.peer).arriving.push_back({now, std::move(own.unsent)});
+      }
+      shut(descriptor);
     }
-    shut(sockets_of[at]);
   }
 }
 
@@ -202,9 +230,13 @@ void Machine::wake(const void* word) {
     }
 }
 
-ssize_t Machine::send(int descriptor, const uint8_t* data, size_t bytes) {
+ssize_t Machine::send(int descriptor, const uint8_t* data, size_t bytes, bool waits) {
   point();
   Socket& own = socket(descriptor);
+  if (!waits && !own.is_shut && !own.has_ended && (own.is_full || chance() < 0.1)) {
+    errno = EAGAIN;
+    return -1;
+  }
   while (own.is_full && !own.is_shut && !own.has_ended) {
     running_->state = Process::State::Sending;
     running_->socket = descriptor;
@@ -219,6 +251,11 @@ ssize_t Machine::send(int descriptor, const uint8_t* data, size_t bytes) {
     return -1;
   }
   if (bytes > 1 && chance() < 0.3) bytes = draw(1, static_cast<int64_t>(bytes) - 1);
+  running_->idle_polls = 0;
+  if (own.is_sealed) {
+    transmit(own, {data, data + bytes});
+    return static_cast<ssize_t>(bytes);
+  }
   own.unsent.insert(own.unsent.end(), data, data + bytes);
   while (own.unsent.size() >= kHead) {
     uint64_t length;
@@ -241,12 +278,16 @@ void Machine::transmit(Socket& from, std::vector<uint8_t> frame) {
   const bool is_broken = chance() < weather.broken;
   num_faults += is_lost + is_repeated + is_broken;
   if (is_lost) return;
-  if (is_broken) frame[draw(0, 1) ? draw(0, 3) : draw(8, 15)] ^= uint8_t(1) << draw(0, 7);
+  if (is_broken) {
+    const int64_t last = static_cast<int64_t>(frame.size()) - 1;
+    const int64_t at = from.is_sealed ? draw(0, last) : draw(0, 1) ? draw(0, 3) : draw(8, 15);
+    frame[at] ^= uint8_t(1) << draw(0, 7);
+  }
   to.arriving.push_back({to.last_arrival, frame});
   if (is_repeated) to.arriving.push_back({to.last_arrival, frame});
 }
 
-ssize_t Machine::receive(int descriptor, uint8_t* data, size_t bytes) {
+ssize_t Machine::receive(int descriptor, uint8_t* data, size_t bytes, bool waits) {
   point();
   Socket& own = socket(descriptor);
   if (chance() < 0.05) {
@@ -255,10 +296,15 @@ ssize_t Machine::receive(int descriptor, uint8_t* data, size_t bytes) {
   }
   while (own.arriving.empty() || own.arriving.front().at > now) {
     if (own.is_shut || (own.has_ended && own.arriving.empty())) return 0;
+    if (!waits) {
+      errno = EAGAIN;
+      return -1;
+    }
     running_->state = Process::State::Receiving;
     running_->socket = descriptor;
     leave();
   }
+  running_->idle_polls = 0;
   std::vector<uint8_t>& first = own.arriving.front().bytes;
   size_t count = std::min(bytes, first.size());
   if (count > 1 && chance() < 0.3) count = draw(1, static_cast<int64_t>(count) - 1);
@@ -266,6 +312,22 @@ ssize_t Machine::receive(int descriptor, uint8_t* data, size_t bytes) {
   first.erase(first.begin(), first.begin() + static_cast<ptrdiff_t>(count));
   if (first.empty()) own.arriving.pop_front();
   return static_cast<ssize_t>(count);
+}
+
+int Machine::poll(pollfd* these, size_t count, int milliseconds) {
+  point();
+  running_->polled.assign(these, these + count);
+  running_->polled_until = now + milliseconds / 1000.0;
+  const auto found = [&] {
+    return std::any_of(these, these + count, [&](const pollfd& each) { return events_of(each); });
+  };
+  if (!found()) {
+    running_->state = Process::State::Polling;
+    leave();
+  }
+  if (found()) return 1;
+  ++running_->idle_polls;
+  return 0;
 }
 
 }  // namespace sim
@@ -278,17 +340,20 @@ ssize_t __real_recv(int descriptor, void* data, size_t bytes, int flags);
 int __real_shutdown(int descriptor, int how);
 int __real_close(int descriptor);
 int __real_sched_yield(void);
+int __real_poll(pollfd* these, nfds_t count, int milliseconds);
 
 ssize_t __wrap_send(int descriptor, const void* data, size_t bytes, int flags) {
   if (!sim::machine || !sim::machine->has(descriptor))
     return __real_send(descriptor, data, bytes, flags);
-  return sim::machine->send(descriptor, static_cast<const uint8_t*>(data), bytes);
+  const bool waits = !(flags & MSG_DONTWAIT);
+  return sim::machine->send(descriptor, static_cast<const uint8_t*>(data), bytes, waits);
 }
 
 ssize_t __wrap_recv(int descriptor, void* data, size_t bytes, int flags) {
   if (!sim::machine || !sim::machine->has(descriptor))
     return __real_recv(descriptor, data, bytes, flags);
-  return sim::machine->receive(descriptor, static_cast<uint8_t*>(data), bytes);
+  const bool waits = !(flags & MSG_DONTWAIT);
+  return sim::machine->receive(descriptor, static_cast<uint8_t*>(data), bytes, waits);
 }
 
 int __wrap_shutdown(int descriptor, int how) {
@@ -301,6 +366,12 @@ int __wrap_close(int descriptor) {
   if (!sim::machine || !sim::machine->has(descriptor)) return __real_close(descriptor);
   sim::machine->shut(descriptor);
   return 0;
+}
+
+int __wrap_poll(pollfd* these, nfds_t count, int milliseconds) {
+  if (!sim::machine || count == 0 || !sim::machine->has(these[0].fd))
+    return __real_poll(these, count, milliseconds);
+  return sim::machine->poll(these, count, milliseconds);
 }
 
 int __wrap_sched_yield(void) {

@@ -4,6 +4,7 @@
 // how long, and who is late follows from a seed. Time passes only here.
 #pragma once
 
+#include <poll.h>
 #include <setjmp.h>
 #include <ucontext.h>
 
@@ -26,11 +27,14 @@ struct Weather {
 };
 
 struct Process {
-  enum class State { Ready, Asleep, Receiving, Sending, Ended, Dead };
+  enum class State { Ready, Asleep, Receiving, Sending, Polling, Ended, Dead };
   State state = State::Ready;
   double until = 0;                // not run before
   const void* word = nullptr;      // on which it sleeps
   int socket = -1;                 // from which it receives, or which takes nothing now
+  std::vector<pollfd> polled;      // what it waits for, until `polled_until` at most
+  double polled_until = 0;
+  int idle_polls = 0;              // that have brought nothing, one after the other
   int64_t points_to_live = -1;     // then it dies; -1: it lives
   std::string failure;             // why its work has ended
   std::function<void()> work;
@@ -52,6 +56,7 @@ struct Socket {
   std::deque<Chunk> arriving;
   double last_arrival = 0;
   std::vector<uint8_t> unsent;  // of a frame that is not whole
+  bool is_sealed = false;       // where a frame ends does not show on its way
   bool is_full = false;         // it takes nothing, since the other end reads nothing
   bool is_shut = false;         // this end
   bool has_ended = false;       // the other one
@@ -68,7 +73,7 @@ class Machine {
     sockets_of.pop_back();
   }
   // Connects two descriptors.
-  std::pair<int, int> connect();
+  std::pair<int, int> connect(bool is_sealed = false);
   // Runs the processes until this one has ended, all wait for ever, or the time has come. Returns
   // whether it has ended.
   bool run(Process& process, double until);
@@ -84,8 +89,13 @@ class Machine {
   void point();
   void sleep_on(const void* word);
   void wake(const void* word);
-  ssize_t send(int descriptor, const uint8_t* data, size_t bytes);
-  ssize_t receive(int descriptor, uint8_t* data, size_t bytes);
+  ssize_t send(int descriptor, const uint8_t* data, size_t bytes, bool waits);
+  ssize_t receive(int descriptor, uint8_t* data, size_t bytes, bool waits);
+  int poll(pollfd* these, size_t count, int milliseconds);
+  // Lets those whose polls bring nothing poll again, since something else may have changed.
+  void look_again() {
+    for (Process& each : processes) each.idle_polls = 0;
+  }
   bool has(int descriptor) const { return descriptor >= first_socket; }
 
   double chance() { return std::uniform_real_distribution<double>(0, 1)(random); }
@@ -97,7 +107,7 @@ class Machine {
   int num_faults = 0;  // of the connections
   std::mt19937_64 random;
   std::deque<Process> processes;
-  std::vector<int> sockets_of;  // of each process, to be closed when it dies; -1: none
+  std::vector<std::vector<int>> sockets_of;  // of each process, to be closed when it dies
 
   static constexpr int first_socket = 100'000;
 
@@ -108,6 +118,9 @@ class Machine {
   // Runs a process that can run, or lets time pass until one can; false if none can by then,
   // which then has come if it is waited for.
   bool turn(double until, bool waits = true);
+  // When a poll of a process ends.
+  double poll_ends_at(const Process& process) const;
+  short events_of(const pollfd& polled) const;
   void resume(Process& process);
   void leave();
   void transmit(Socket& from, std::vector<uint8_t> frame);
