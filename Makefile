@@ -19,7 +19,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 VENV := .venv
 RUN := $(VENV)/bin/python
-PIP := $(RUN) -m pip --disable-pip-version-check --quiet
+PIP_SPEAKS := $(RUN) -m pip --disable-pip-version-check
+PIP := $(PIP_SPEAKS) --quiet
 CODE := $(wildcard octavo tests benchmarks)
 PHASE := .ci/phase
 # For .venv build/native, for .venv-newest build/native-newest.
@@ -31,20 +32,18 @@ NATIVE := $(shell find csrc -type f)
 .PHONY: help setup serve test test-console test-newest test-smollm2 test-speculation test-matrix test-ranks test-ray test-clients test-deploy test-llama test-docs docs test-gpu-blind check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # ---- set-up: one stamp for each step, so that a second run has nothing to do ----
 
 setup: $(VENV)/.octavo $(VENV)/.torch ## create .venv and install everything pinned in requirements/
 
+# Who asks, for messages that say what to type; what is missing is said before anything is installed.
+ASKED := $(if $(filter .venv-serve,$(VENV)),serve,setup)
+
 $(VENV)/.venv:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	    found="$$($(PYTHON) --version 2>/dev/null)" || found="not there, or does not start"; \
-	    echo "Octavo needs Python 3.11 or newer; '$(PYTHON)' is $${found:-older}." \
-	         "Name another one: make setup PYTHON=python3.12" >&2; exit 1; }
-	@$(PHASE) "creating $(VENV) with $$($(PYTHON) --version)" $(PYTHON) -m venv --clear $(VENV) || { \
-	    echo "Python could not create a virtual environment. On Debian and Ubuntu the module" \
-	         "is a package of its own: apt install python3-venv" >&2; exit 1; }
+	@.ci/needs $(ASKED) $(PYTHON) venv
+	@$(PHASE) "creating $(VENV) with $$($(PYTHON) --version)" $(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
 # What is installed before the engine is built: for all environments but that of `make serve` this.
@@ -57,17 +56,15 @@ BUILDING := building the native engine (minutes, once)
 
 # The environment of `make serve` installs what pyproject.toml asks for, which Python reads: hence the order.
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.venv $(if $(filter .venv-serve,$(VENV)),build/product.txt)
-	@$(PHASE) "installing $(PACKAGES_ARE)" $(PIP) install $(PACKAGES)
+	@$(PHASE) "installing $(PACKAGES_ARE)" $(PIP_SPEAKS) install $(PACKAGES)
 	@touch $@
 
 $(VENV)/.octavo: pyproject.toml CMakeLists.txt $(NATIVE) $(VENV)/.dev
 	@mkdir -p build
-	@command -v $${CXX:-c++} >/dev/null || { echo "Octavo's native engine is built from C++, and there is" \
-	    "no C++ compiler here: apt install g++ (or name one: make setup CXX=clang++)" >&2; exit 1; }
+	@.ci/needs $(ASKED) $(RUN) compiler
 	@$(VENV)/bin/cmake -S . -B $(NATIVE_BUILD) -G Ninja -DOCTAVO_IN_TREE=ON $(NATIVE_PARTS) \
 	    -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) -DPython_EXECUTABLE=$(abspath $(RUN)) > $(NATIVE_BUILD).log
-	@$(PHASE) "$(BUILDING)" sh -c '$(VENV)/bin/cmake --build $(NATIVE_BUILD) >> $(NATIVE_BUILD).log' \
-	    || { tail -30 $(NATIVE_BUILD).log >&2; exit 1; }
+	@$(PHASE) "$(BUILDING)" $(VENV)/bin/cmake --build $(NATIVE_BUILD)
 	@$(PHASE) "installing octavo, editable" $(PIP) install --no-build-isolation --editable .
 	@# The path is enough. The hook beside it would lead every copy of the tree back to this one, and
 	@# the tests that plant bugs in a copy would test the original.
@@ -76,14 +73,14 @@ $(VENV)/.octavo: pyproject.toml CMakeLists.txt $(NATIVE) $(VENV)/.dev
 
 # On Linux pip's usual index has a PyTorch with several gigabytes of CUDA libraries beside it: look
 # at what pip would fetch before it does, and at what was installed afterwards.
-TORCH_INSTALL = $(PIP) install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r requirements/torch.txt
+TORCH_INSTALL = $(PIP_SPEAKS) install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r requirements/torch.txt
 HAS_CUDA_LIBRARIES = import json, sys; raise SystemExit(any( \
     p["metadata"]["name"].startswith("nvidia") for p in json.load(open(sys.argv[1]))["install"]))
 NOT_THE_CPU_BUILD = { echo "pip finds a PyTorch built for CUDA here; this set-up wants the CPU build, which is" \
     "much smaller. Name an index that carries it: make clean setup TORCH_INDEX=<address>" >&2; exit 1; }
 
 $(VENV)/.torch: requirements/torch.txt $(VENV)/.dev
-	@$(TORCH_INSTALL) --dry-run --report $(VENV)/torch.json
+	@$(TORCH_INSTALL) --quiet --dry-run --report $(VENV)/torch.json
 	@$(RUN) -c '$(HAS_CUDA_LIBRARIES)' $(VENV)/torch.json || $(NOT_THE_CPU_BUILD)
 	@$(PHASE) "installing PyTorch's CPU build (once)" $(TORCH_INSTALL)
 	@$(RUN) -W ignore -c 'import torch; raise SystemExit(torch.version.cuda is not None)' || $(NOT_THE_CPU_BUILD)
@@ -290,6 +287,7 @@ build/product.txt: pyproject.toml
 	@$(PYTHON) -c '$(PRODUCT)' > $@.part && printf '%s\n' $(BUILD_TOOLS) >> $@.part && mv $@.part $@
 
 serve: ## serve a model on this machine (smollm2 unless told): make serve MODEL=… ARGS="--port 8001"
+	@[ -e $(SERVE_VENV)/.octavo ] || .ci/needs serve $(PYTHON) venv compiler
 ifeq ($(SERVE_VENV),.venv)
 	@$(MAKE) --no-print-directory .venv/.octavo
 else
@@ -403,7 +401,8 @@ test-arm: $(ARM)/.wheel ## the native engine's tests for 64-bit ARM under qemu (
 	@PYTHONPATH=. $(ARM)/python -m pytest -q -o faulthandler_timeout=3600 -p no:cacheprovider --whole --no-torch $(ARM_WITHOUT) $(ARM_TESTS)
 
 wheel: $(VENV)/.dev ## a wheel for this Python and kind of machine, in dist/
-	@rm -rf build/wheel && $(PIP) wheel --no-deps --no-build-isolation --wheel-dir build/wheel .
+	@.ci/needs wheel $(RUN) compiler
+	@rm -rf build/wheel && $(PHASE) "building the wheel" $(PIP_SPEAKS) wheel --no-deps --no-build-isolation --wheel-dir build/wheel .
 	@mkdir -p dist && mv "$$($(RUN) -m tests.deploy.wheel build/wheel/*.whl)" dist/ && ls dist
 
 clean: ## remove everything that was made, .venv included

@@ -32,7 +32,14 @@ def planned(tree: Path, target: str) -> str:
 
 def fresh(place: Path) -> Path:
     """Return a tree with what the set-up looks at, in which nothing has been made."""
-    for name in ("Makefile", "pyproject.toml", "CMakeLists.txt", ".ci/phase", "requirements"):
+    for name in (
+        "Makefile",
+        "pyproject.toml",
+        "CMakeLists.txt",
+        ".ci/phase",
+        ".ci/needs",
+        "requirements",
+    ):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, place / name)
@@ -151,12 +158,86 @@ def test_the_product_is_what_pyproject_asks_for(tmp_path: Path) -> None:
         assert f"\n{name.lower().replace('_', '-')}==" in pinned
 
 
-def test_a_phase_has_its_seconds_and_its_exit_code() -> None:
-    phase = str(ROOT / ".ci" / "phase")
-    done = subprocess.run([phase, "looking", "true"], capture_output=True, text=True, check=True)
-    assert re.fullmatch(r"looking … \d+ s\n", done.stdout)
-    done = subprocess.run(
-        [phase, "failing", "sh", "-c", "exit 7"], capture_output=True, text=True, check=False
+PHASE = str(ROOT / ".ci" / "phase")
+NEEDS = str(ROOT / ".ci" / "needs")
+
+
+def ran(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of the set-up to its end."""
+    return subprocess.run(
+        words, capture_output=True, text=True, check=False, env=child_environment(variables)
     )
+
+
+def test_a_phase_has_its_seconds_and_its_exit_code() -> None:
+    done = ran(PHASE, "looking", "echo", "found")
+    assert done.returncode == 0
+    assert re.fullmatch(r"looking … \d+ s\n", done.stdout)
+    assert done.stderr == ""
+
+
+def test_a_phase_that_fails_shows_what_was_printed() -> None:
+    done = ran(PHASE, "failing", "sh", "-c", "echo to one; echo to another >&2; exit 7")
     assert done.returncode == 7
     assert re.fullmatch(r"failing … failed after \d+ s\n", done.stdout)
+    assert done.stderr == "to one\nto another\n"
+
+
+def test_a_phase_shows_its_last_line_at_a_terminal(tmp_path: Path) -> None:
+    """The line is gone when the phase ends, which it does once the line was seen."""
+    seen, gate = bytearray(), tmp_path / "gate"
+    controller, terminal = os.openpty()
+    wait = f"echo fetching numpy; until [ -e {gate} ]; do sleep 0.05; done"
+    phase = subprocess.Popen([PHASE, "installing", "sh", "-c", wait], stdout=terminal)
+    os.close(terminal)
+    try:
+        while b"s  fetching numpy" not in seen:
+            seen += os.read(controller, 4096)
+        gate.touch()
+        assert phase.wait(300) == 0
+        while not re.search(rb"\r\x1b\[Kinstalling \xe2\x80\xa6 \d+ s\r\n$", seen):
+            seen += os.read(controller, 4096)
+    finally:
+        phase.kill()
+        phase.wait()
+        os.close(controller)
+
+
+def test_what_a_set_up_lacks_is_said_at_once(tmp_path: Path) -> None:
+    """A Python without headers and venv, and no compiler: one line with what to install."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    bare = tmp_path / "python3"
+    bare.write_text(
+        f'#!/bin/sh\ncase "$2" in *version_info*) exec {sys.executable} "$@";; esac\nexit 1\n'
+    )
+    bare.chmod(0o755)
+    done = ran(NEEDS, "serve", str(bare), "venv", "compiler", CXX="no-such-compiler")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    for each in ("Python's venv", "a C++ compiler", "Python's headers", "make serve"):
+        assert each in done.stderr
+    if shutil.which("apt-get"):
+        assert f"apt install python{version}-venv g++ python{version}-dev " in done.stderr
+
+
+def test_a_compiler_of_an_older_language_is_refused(tmp_path: Path) -> None:
+    old = tmp_path / "old-compiler"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    done = ran(NEEDS, "serve", sys.executable, "compiler", CXX=str(old))
+    assert done.returncode == 1
+    assert "knows C++20" in done.stderr
+    assert "a C++ compiler" in done.stderr
+
+
+def test_a_python_that_is_not_there_is_named() -> None:
+    done = ran(NEEDS, "setup", "no-such-python", "venv", "compiler")
+    assert done.returncode == 1
+    assert "'no-such-python' is not there" in done.stderr
+    assert "make setup PYTHON=" in done.stderr
+
+
+def test_the_server_says_what_it_lacks_before_it_installs_anything(tmp_path: Path) -> None:
+    commands = planned(fresh(tmp_path), "serve")
+    needs = commands.index(".ci/needs serve python3 venv compiler")
+    assert needs < commands.index("-m venv")

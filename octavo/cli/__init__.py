@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from octavo.cli.commands import COMMANDS, INTERRUPTED, OK, USAGE, Command, overview
 
-_FLAG_COMMANDS = {"-V": "version", "--version": "version"}
+# Other words for a command: a conversation is `run` without a prompt.
+_ALSO = {"-V": "version", "--version": "version", "chat": "run"}
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -49,7 +50,7 @@ def _dispatch(rest: list[str]) -> int:
         return _dispatch([*rest[1:], "--help"] if rest[1:] else [])
     if "-".join(rest[:2]) in COMMANDS:  # as in `octavo bench serve`
         rest[:2] = ["-".join(rest[:2])]
-    name = _FLAG_COMMANDS.get(rest[0], rest[0])
+    name = _ALSO.get(rest[0], rest[0])
     command = COMMANDS.get(name)
     if command is None:
         return _unknown(name)
@@ -78,7 +79,7 @@ def _execute(command: Command, words: list[str]) -> int:
 def _unknown(name: str) -> int:
     from octavo.nearest import nearest  # here, for errors only
 
-    near = ["run"] if name == "chat" else nearest(name, COMMANDS)
+    near = nearest(name, COMMANDS)
     hint = f"did you mean `octavo {near[0]}`?" if near else f"there are: {', '.join(COMMANDS)}"
     kind = "option" if name.startswith("-") else "command"
     sys.stderr.write(f"octavo: there is no {kind} {name[:80]!r}; {hint}\n")

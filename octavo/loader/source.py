@@ -76,8 +76,8 @@ def known_models() -> list[str]:
     return [*ALIASES, *cached_names()]
 
 
-def unknown_model(name: str) -> SourceError:
-    """Return the error for an unknown model, with similar names and the forms of a name."""
+def similar_models(name: str) -> list[str]:
+    """Return the known names, and the files beside a path, that are like a name; three at most."""
     path = Path(name)
     try:
         beside = [str(path.with_name(other.name)) for other in path.expanduser().parent.iterdir()]
@@ -85,6 +85,11 @@ def unknown_model(name: str) -> SourceError:
         beside = []
     known = [*known_models(), *beside]
     folded = {other.casefold(): other for other in known}
-    near = nearest(name.casefold(), folded, most=3)
-    hint = f"did you mean {' or '.join(quote(folded[key]) for key in near)}? " if near else ""
+    return [folded[key] for key in nearest(name.casefold(), folded, most=3)]
+
+
+def unknown_model(name: str) -> SourceError:
+    """Return the error for an unknown model, with similar names and the forms of a name."""
+    near = similar_models(name)
+    hint = f"did you mean {' or '.join(map(quote, near))}? " if near else ""
     return SourceError(f"there is no model {quote(name)}", advice=hint + FORMS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 
 from octavo.route.address import Address
@@ -57,6 +58,8 @@ class ConnectionPool:
             ) from None
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
+            if isinstance(error, ConnectionError) and error.errno is not None:
+                reason = os.strerror(error.errno)  # asyncio writes the call and the address
             raise UnreachableError(f"no connection: {reason.lower()}") from None
         return connection
 

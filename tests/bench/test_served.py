@@ -413,3 +413,4 @@ def test_no_server_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> No
         assert main(["bench", "serve", "--port", port]) == FAILED
     (line,) = capsys.readouterr().err.splitlines()
     assert "octavo serve" in line
+    assert "connection refused" in line

@@ -129,6 +129,8 @@ def test_there_is_nothing_else_to_measure(capsys: pytest.CaptureFixture[str]) ->
     for words, message in (
         (["everything", "tiny"], "'everything' is not a measurement: there are profile,"),
         (["tiny"], "profile, speculation and serve; write: octavo bench profile tiny"),
+        (["latency", "tiny"], "write: octavo serve MODEL, and beside it octavo bench serve"),
+        (["offline"], "for a step's time, octavo bench profile MODEL"),
         (["profile"], "the model is not named; write: octavo bench profile MODEL"),
         ([], "neither the measurement nor the model is named; write: octavo bench profile MODEL"),
     ):

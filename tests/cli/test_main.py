@@ -52,6 +52,16 @@ def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) ->
         assert all(f"octavo {each.words}" in text for each in COMMANDS.values())
 
 
+def test_chat_is_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """A conversation is what `octavo run` holds without a prompt."""
+    assert main(["chat", "--help"]) == OK
+    told = capsys.readouterr().out
+    assert main(["help", "run"]) == OK
+    assert capsys.readouterr().out == told
+    assert main(["chat"]) == USAGE
+    assert "name a model first, as in: octavo run smollm2" in capsys.readouterr().err
+
+
 def test_help_on_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help", "pull"]) == OK
     told = capsys.readouterr().out
@@ -64,7 +74,7 @@ def test_help_on_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     ("word", "message"),
     [
         ("serv", "there is no command 'serv'; did you mean `octavo serve`?"),
-        ("chat", "there is no command 'chat'; did you mean `octavo run`?"),
+        ("chatt", "there is no command 'chatt'"),
         ("zzz", "there is no command 'zzz'; there are: serve, run,"),
         ("--port", "there is no option '--port'"),
     ],

@@ -42,7 +42,7 @@ def make_root(place: Path, interpreter: str) -> Path:
     (packages,) = (place / "lib").glob("python3*/site-packages")
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(ROOT / "octavo", packages / "octavo", ignore=ignored)
-    subprocess.run([*pip, "uninstall", "--yes", "pip", "setuptools"], check=True)
+    subprocess.run([*pip, "uninstall", "--yes", "setuptools"], check=True)
     large = [str(each) for each in (packages / "uvloop").glob("*.so")]
     subprocess.run(["strip", "--strip-debug", *large], check=True)
     for each in place.rglob("__pycache__"):

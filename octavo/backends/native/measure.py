@@ -8,6 +8,7 @@ work, so that it delays nothing, and takes effect when it is known.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from octavo.backends.native import _native
@@ -55,12 +56,11 @@ def measured_tier(file: MeasuredFile | None, measure: Measure = native_trials) -
     running.run()
     seconds = dict(zip(trials, running.best(), strict=True))
     tier = choose_order_tier(candidates, seconds)
-    _log.info(
-        "bf16 products are added up in the order %r (%s), the fastest here: %s",
-        order_of[tier],
-        tier,
-        ", ".join(f"{each.tier} {each.rows} rows {in_us(seconds[each])}" for each in trials),
-    )
+    why = "the newest here: the machine was too busy to measure any"
+    if any(math.isfinite(each) for each in seconds.values()):
+        times = (f"{each.tier} {each.rows} rows {in_us(seconds[each])}" for each in trials)
+        why = f"the fastest here: {', '.join(times)}"
+    _log.info("bf16 products are added up in the order %r (%s), %s", order_of[tier], tier, why)
     if file is not None:
         file.note_order(order_of[tier], seconds)
     return tier

@@ -1,8 +1,9 @@
 """Prints a script by which a shell completes the command line.
 
-For bash: `octavo completion bash > ~/.local/share/bash-completion/completions/octavo`.
+For bash: `source <(octavo completion bash)`, also in ~/.bashrc.
 For zsh: `octavo completion zsh > DIR/_octavo`, with DIR in its fpath.
-For fish: `octavo completion fish > ~/.config/fish/completions/octavo.fish`.
+For fish: `octavo completion fish > ~/.config/fish/completions/octavo.fish` (in fish; `mkdir -p` its
+directory first).
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """Prints the manual page of a command, or that of `octavo` itself, or writes all of them.
 
-To read one: `octavo man serve | man -l -`. To install all: `octavo man --output DIR/man1`, with DIR
-in MANPATH; then `man octavo-serve`.
+At a terminal `man` shows it, where there is one. To install all: `octavo man --output DIR/man1`,
+with DIR in MANPATH; then `man octavo-serve`.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -30,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.output is None:
         name = arguments.page
-        sys.stdout.write(overview_page() if name is None else command_page(COMMANDS[name]))
+        _show(overview_page() if name is None else command_page(COMMANDS[name]))
         return 0
     if arguments.page is not None:
         raise UsageError("--output writes the pages of all commands; leave the command out")
@@ -40,3 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
         (arguments.output / f"octavo-{command.name}.1").write_text(command_page(command), "utf-8")
     sys.stdout.write(f"{len(COMMANDS) + 1} pages are in {arguments.output}\n")
     return 0
+
+
+def _show(page: str) -> None:
+    """Write a page; at a terminal it is formatted, and shown a screen at a time, by `man`."""
+    viewer = shutil.which("man") if sys.stdout.isatty() else None
+    if viewer is None or subprocess.run([viewer, "-l", "-"], input=page.encode()).returncode:
+        sys.stdout.write(page)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from octavo.bench.profile import Line, Profile
     from octavo.bench.speculation import Gain
 
+_OF_VLLM = ("latency", "offline", "throughput")
 _MUCH_WAITING = 1 / 3  # of a step
 _HEAD = (
     "PHASE", "INSTRUCTION", "CALLS", "WAIT", "MS", "SHARE", "MB", "GB/S", "", "GOP/S", "",
@@ -179,9 +180,14 @@ def _check_words(what: str | None, model: str | None) -> None:
         raise UsageError(f"neither the measurement nor the model is named; {usage}")
     if what == "profile":
         raise UsageError(f"the model is not named; {usage}")
-    if model is None:
-        usage = f"write: octavo bench profile {what}"
     known = "there are profile, speculation and serve"
+    if what in _OF_VLLM:
+        usage = (
+            "for what clients see, write: octavo serve MODEL, and beside it octavo bench serve; "
+            "for a step's time, octavo bench profile MODEL"
+        )
+    elif model is None:
+        usage = f"write: octavo bench profile {what}"
     raise UsageError(f"{what!r} is not a measurement: {known}; {usage}")
 
 

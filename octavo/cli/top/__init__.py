@@ -1,1 +1,1 @@
-"""The `top` command: the live stream of a server, in a terminal."""
+"""The commands that look at a running server from a terminal: `top` and `explain`."""

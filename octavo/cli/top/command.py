@@ -57,8 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _once(address: Address, key: str, *, as_json: bool) -> int:
     """Print the second frame: rates are differences between two."""
+    from octavo.cli.top.ask import LostError
     from octavo.cli.top.screen import page
-    from octavo.cli.top.stream import LostError, frames
+    from octavo.cli.top.stream import frames
 
     before: LiveFrame | None = None
     for frame, data in frames(address, key):
@@ -73,8 +74,9 @@ def _once(address: Address, key: str, *, as_json: bool) -> int:
 
 
 def _lines(address: Address, key: str, *, as_json: bool) -> int:
+    from octavo.cli.top.ask import LostError
     from octavo.cli.top.screen import line
-    from octavo.cli.top.stream import LostError, frames
+    from octavo.cli.top.stream import frames
 
     before: LiveFrame | None = None
     while True:
@@ -128,7 +130,8 @@ def _shown(text: str) -> str:
 
 def _until_interrupted(address: Address, key: str) -> Iterator[LiveFrame | str]:
     """Yield frames, and a message while there are none; only the first stream may fail."""
-    from octavo.cli.top.stream import LostError, frames
+    from octavo.cli.top.ask import LostError
+    from octavo.cli.top.stream import frames
 
     was_there = False
     while True:

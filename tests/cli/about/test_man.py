@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,26 @@ def test_a_page_has_every_option_and_its_help(name: str) -> None:
         assert all(flag in text for flag in each.flags)
         assert each.help.replace("`", "") in text
         assert all(choice in text for choice in each.choices)
+
+
+def test_a_terminal_gets_the_page_by_man(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page is written as it is where there is no `man`, or it fails."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    shown, viewer = tmp_path / "shown", tmp_path / "man"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for content, expected in ((None, True), ("exit 3", True), (f"/bin/cat > {shown}", False)):
+        if content is not None:
+            viewer.write_text(f'#!/bin/sh\n[ "$*" = "-l -" ] || exit 1\n{content}\n')
+            viewer.chmod(0o755)
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stdout", terminal)
+        assert main(["man", "run"]) == OK
+        assert (terminal.getvalue() == PAGES["run"]) is expected
+    assert shown.read_text("utf-8") == PAGES["run"]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -14,8 +14,8 @@ import pytest
 from octavo.cli import main
 from octavo.cli.commands import FAILED, OK, USAGE
 from octavo.cli.top import command, stream
+from octavo.cli.top.ask import LostError
 from octavo.cli.top.screen import line, page
-from octavo.cli.top.stream import LostError
 from octavo.route.address import read_address
 from octavo.serving.live.schema import LiveFrame
 from tests.cli.chat.fake_server import serving as other_server

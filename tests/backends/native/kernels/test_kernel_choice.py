@@ -203,6 +203,18 @@ def test_the_measured_order_decides_the_tier_and_is_kept(tmp_path: Path) -> None
     assert measured_tier(MeasuredFile(path, "another machine"), fast) == other
 
 
+@needs_two_orders
+def test_an_order_that_nothing_measured_is_not_called_the_fastest(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    none = dict.fromkeys(_native.tiers(), math.inf)
+    with caplog.at_level("INFO", "octavo.backends.native.measure"):
+        measured_tier(None, Plant(**none))
+        assert "too busy to measure any" in caplog.messages[-1]
+        measured_tier(None, Plant(**{**none, _native.tiers()[-1]: 1.0}))
+        assert "the fastest here: " in caplog.messages[-1]
+
+
 def test_results_take_effect_when_they_are_there_and_are_kept(tmp_path: Path) -> None:
     base = _native.tiers()[-1]
     path = tmp_path / "kernels.jsonl"
