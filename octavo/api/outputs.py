@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from octavo.client.errors import EngineDeadError
@@ -84,3 +84,13 @@ class RequestOutput:
     def prompt_token_ids(self) -> list[int]:
         """The prompt's tokens in a list, which is made anew each time."""
         return list(self.prompt_ids)
+
+    def account_so_far(self, num_tokens: int) -> None:
+        """Complete the first token's statistics when a stop string ends the text.
+
+        The core's own statistics replace them when they come.
+        """
+        if self.metrics is not None:
+            self.metrics = replace(
+                self.metrics, num_output_tokens=num_tokens, num_decode_steps=num_tokens - 1
+            )

@@ -55,6 +55,7 @@ class Options(Struct, frozen=True):
     owner: str = ""  # whose request it is; owners share the engine
     weight: float = 1.0  # of the owner
     is_background: bool = False  # it may wait for all that are not
+    reports_prompt: bool = False  # a stream has an output for each chunk of the prompt
     is_beam: bool = False  # a step of beam search: max_logprobs does not bind it
 
     def __post_init__(self) -> None:
@@ -98,6 +99,11 @@ class _Entry(Struct):
     @property
     def is_done(self) -> bool:
         return all(stream.whole.finish_reason is not None for stream in self.streams.values())
+
+    @property
+    def progress(self) -> RequestOutput | None:
+        """The output after a chunk of the prompt, which only a stream has."""
+        return replace(self.output) if self.kind is RequestOutputKind.DELTA else None
 
 
 def check_request(
@@ -365,6 +371,7 @@ class RequestTable:
                     owner=options.owner,
                     weight=options.weight,
                     is_background=options.is_background,
+                    reports_prompt=options.reports_prompt and not index,
                     parent_id=requests[0].request_id if index else None,
                     prediction=request.prediction or _NO_TOKENS,
                 )
@@ -412,7 +419,7 @@ class RequestTable:
             del self._streams[event.request_id]
             if must_stop and whole.index == 0:
                 self._unaccounted[event.request_id] = entry
-                _account_so_far(entry.output, len(whole.token_ids))
+                entry.output.account_so_far(len(whole.token_ids))
             done = entry.is_done
         if done:
             del self._entries[entry.output.request_id]
@@ -440,6 +447,8 @@ class RequestTable:
     ) -> RequestOutput | None:
         """Return the user's output after an event of one of the streams, if there is one."""
         has_failed = stream.whole.error is not None
+        if event.stats is not None and not (event.tokens or event.finish_reason):
+            return entry.progress
         if not (event.tokens or stream.whole.finish_reason):  # it only had the prompt's part
             return None
         if entry.kind is RequestOutputKind.FINAL_ONLY and not (done or has_failed):
@@ -478,17 +487,6 @@ def _forked(sampling: SamplingParams, index: int) -> SamplingParams:
     if index:  # the first reports on the prompt; the others need not compute it for that
         changes |= {"prompt_logprobs": None, "pooling": None}
     return _changed(sampling, **changes)
-
-
-def _account_so_far(output: RequestOutput, num_tokens: int) -> None:
-    """Complete the first token's statistics when a stop string ends the text.
-
-    The core's own statistics replace them when they come.
-    """
-    if output.metrics is not None:
-        output.metrics = replace(
-            output.metrics, num_output_tokens=num_tokens, num_decode_steps=num_tokens - 1
-        )
 
 
 class FailedRequestError(RequestError):

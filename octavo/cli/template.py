@@ -6,16 +6,17 @@ from pathlib import Path
 
 from octavo.core.config import ConfigError
 from octavo.text.chat.messages import ChatTemplateError
+from octavo.text.chat.named_templates import NAMED
 from octavo.text.chat.template import ChatTemplate
 
 
 def read_template(given: str) -> str:
-    """Return a template's text, given the text or its file.
+    """Return a template's text, given the text, its file, or a name that llama-server knows.
 
     The template is compiled, so that a mistake is found before the model is loaded.
     """
-    text = given
-    if not any(mark in given for mark in ("{{", "{%")):
+    text = NAMED.get(given, given)
+    if text is given and not any(mark in given for mark in ("{{", "{%")):
         try:
             text = Path(given).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -24,7 +25,7 @@ def read_template(given: str) -> str:
                 why = (error.strerror or str(error)).lower()
             raise ConfigError(
                 f"chat_template={given!r} cannot be read: {why}; give a file with a Jinja "
-                "template, or leave it out for the model's own"
+                f"template, one of {', '.join(NAMED)}, or leave it out for the model's own"
             ) from error
     try:
         ChatTemplate(text)

@@ -196,7 +196,9 @@ class ResultRules:
         assert not (drafts and slot in results.forced), "drafts behind forced tokens"
         self._keep_drafts(sequence, drafts, results)
         if not outcome.tokens and payload is None:
-            return None
+            if was_decoding or not sequence.request.reports_prompt:
+                return None
+            stats = sequence.stats
         return TokenEvent(
             sequence.request_id,
             position,

@@ -62,6 +62,7 @@ class Request:
     prediction: array[int] = field(default_factory=partial(array, "i"))
     # Of a sampler that has one, behind `emitted` (`TokenEvent.sampler_state`); None: the first.
     sampler_state: float | None = None
+    reports_prompt: bool = False  # there is an event for each chunk of its prompt
 
     @property
     def num_tokens(self) -> int:
@@ -132,5 +133,6 @@ class TokenEvent(NamedTuple):
     stop_token: int | None = None  # the stop token id that ended it, unless it was an EOS
     message: str | None = None  # why it was refused or failed
     payload: object | None = None  # log-probabilities or hidden states, from the sampler
-    stats: RequestStats | None = None  # with the first token and with the finish
+    # With the first token and with the finish, and with each chunk of a prompt that is reported.
+    stats: RequestStats | None = None
     sampler_state: float | None = None  # behind the tokens, of a sampler that has one

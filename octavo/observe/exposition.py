@@ -24,6 +24,7 @@ class Metric:
     """A name, a meaning, and one series for each set of label values."""
 
     kind: Literal["counter", "gauge", "histogram"]
+    has_suffix = False  # whether the name of a sample ends in _total
 
     def __init__(self, name: str, meaning: str) -> None:
         self.name = name
@@ -38,6 +39,7 @@ class Counter(Metric):
     """A total that only grows."""
 
     kind = "counter"
+    has_suffix = True
 
     def __init__(self, name: str, meaning: str, labels: Sequence[str] = ()) -> None:
         super().__init__(name, meaning)
@@ -66,7 +68,7 @@ class Counter(Metric):
 class Gauge(Metric):
     """A value that is read when the metrics are."""
 
-    kind = "gauge"
+    kind: Literal["counter", "gauge", "histogram"] = "gauge"
 
     def __init__(
         self, name: str, meaning: str, read: Callable[[], float | Iterable[tuple[Labels, float]]]
@@ -80,6 +82,12 @@ class Gauge(Metric):
             value = [((), value)]
         for labels, number in value:
             yield f"{name}{_written((*base, *labels))} {_number(number)}"
+
+
+class Maximum(Gauge):
+    """The largest value so far, as llama-server exposes it: a counter without a suffix."""
+
+    kind = "counter"
 
 
 class Histogram(Metric):
@@ -171,10 +179,10 @@ def expose(metrics: Iterable[Named], *, openmetrics: bool = False) -> bytes:
     lines: list[str] = []
     for name, members in families.items():
         first = next(iter(members.values()))
-        has_suffix = first.kind == "counter" and not openmetrics
-        family = f"{name}_total" if has_suffix else name
+        family = f"{name}_total" if first.has_suffix and not openmetrics else name
+        has_none = first.kind == "counter" and not first.has_suffix  # which OpenMetrics forbids
         lines.append(f"# HELP {family} {first.meaning}")
-        lines.append(f"# TYPE {family} {first.kind}")
+        lines.append(f"# TYPE {family} {'unknown' if openmetrics and has_none else first.kind}")
         for base, metric in members.items():
             lines.extend(metric.lines(name, base, exemplars=openmetrics))
     if openmetrics:

@@ -25,6 +25,8 @@ from octavo.observe.exposition import (
     expose,
 )
 from octavo.observe.http_metrics import HttpMetrics
+from octavo.observe.llama_metrics import NAMES as LLAMA_NAMES
+from octavo.observe.llama_metrics import LlamaMetrics, Reading
 
 _FIRST_TOKEN = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
@@ -84,6 +86,8 @@ class Metrics(HttpMetrics):
         self._of_engines: set[Metric] = set()
         self._read_totals: list[tuple[Counter, Callable[[], float]]] = []
         self._read_of_engines: list[tuple[Counter, Callable[[], Sequence[float]]]] = []
+        self._longest = 0  # tokens of a sequence that has ended
+        self._of_llama = LlamaMetrics(self._reading)
         self._add_engine()
         self._add_requests()
         self._add_latencies()
@@ -329,6 +333,7 @@ class Metrics(HttpMetrics):
         planned, first = stats.first_planned_at, stats.first_token_at
         end = stats.finished_at or now
         self.computed_tokens.observe(max(0, stats.num_prompt_tokens - stats.num_cached_tokens))
+        self._longest = max(self._longest, stats.num_prompt_tokens + stats.num_output_tokens)
         self.times_preempted.observe(stats.num_preemptions)
         if RESTART in stats.wait_seconds:
             self.held.observe(stats.wait_seconds[RESTART])
@@ -339,8 +344,15 @@ class Metrics(HttpMetrics):
                 self.prefill.observe(max(0.0, first - planned), exemplar=exemplar)
                 self.decode.observe(max(0.0, end - first), exemplar=exemplar)
 
-    def named(self, model_name: str, prefix: str) -> list[Named]:
-        """Return the metrics as they are now; `prefix` is for those that vLLM has too."""
+    def named(self, model_name: str, prefix: str, *, is_one: bool = True) -> list[Named]:
+        """Return the metrics as they are now; `prefix` is for those that vLLM has too.
+
+        If it is llama-server's, its metrics come before ours, without labels if there `is_one`
+        model, as programs that read them expect.
+        """
+        if prefix == LLAMA_NAMES:
+            labels: Labels = () if is_one else (("model_name", model_name),)
+            return [*self._of_llama.named(labels), *self.named(model_name, "octavo")]
         first = self._first_engine
         for number, snapshot in enumerate(self._snapshots(), first):
             self._take(str(number), snapshot)
@@ -357,6 +369,26 @@ class Metrics(HttpMetrics):
             (name, metric, base if metric in self._of_engines else of_all) for name, metric in named
         ]
         return [*labelled, *self.of_process()]
+
+    def _reading(self) -> Reading:
+        """Return the numbers that llama-server counts too."""
+        snapshots = self._snapshots()
+        steps = [step for each in snapshots for step in each.recent]
+        return Reading(
+            prompt_tokens=self.computed_tokens.reading()[1],
+            cached_tokens=self.cached_tokens.value(),
+            prompt_seconds=self.prefill.reading()[1],
+            generated_tokens=self.num_generated,
+            generation_seconds=self.decode.reading()[1],
+            num_steps=sum(each.num_steps for each in snapshots),
+            longest=self._longest,
+            num_draft_tokens=sum(each.num_drafts for each in snapshots),
+            num_accepted_tokens=sum(each.num_accepted_drafts for each in snapshots),
+            num_drafts=sum(each.num_chunks_with_drafts for each in snapshots),
+            num_running=sum(each.load.num_running for each in snapshots),
+            num_waiting=sum(count for _, count in self._waiting_by_engine()),
+            running_per_step=sum(step.num_chunks for step in steps) / max(1, len(steps)),
+        )
 
     def text(self, model_name: str, prefix: str, *, openmetrics: bool = False) -> bytes:
         """Return the current exposition, in Prometheus's own format or in OpenMetrics."""

@@ -73,8 +73,14 @@ class ServerSettings(TransportSettings):
         "answer with token ids alone: /inference/v1/generate is the only route that generates",
         group="dialect",
     )
-    metrics_names: Literal["octavo", "vllm"] = option(
-        "octavo", "octavo, or vllm for dashboards that expect its names", "NAMES", group="dialect"
+    metrics_names: Literal["octavo", "vllm", "llamacpp"] = option(
+        "octavo",
+        "octavo, vllm for dashboards that expect its names, or llamacpp, which adds llama-server's",
+        "NAMES",
+        group="dialect",
+    )
+    list_slots: bool = option(
+        True, "answer GET /slots, of llama-server", group="dialect", flags=("--slots",)
     )
     enable_explain: bool = option(
         True, "record where the time of requests went", group="dialect", flags=("--explain",)
@@ -190,6 +196,13 @@ class ServerSettings(TransportSettings):
     ready_seconds: float = option(
         2.0,
         "how old the engine's last step may be, and how long a test step may take, to be ready",
+        "SECONDS",
+        group="times",
+    )
+    sleep_idle_seconds: float | None = option(
+        None,
+        "time without a request after which the engine ends; the next request starts it again "
+        "(default: never)",
         "SECONDS",
         group="times",
     )

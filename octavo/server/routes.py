@@ -13,7 +13,7 @@ from octavo.dialects.anthropic.routes import ANTHROPIC_ROUTES
 from octavo.dialects.cohere.dialect import COHERE
 from octavo.dialects.cohere.routes import COHERE_ROUTES
 from octavo.dialects.common.dialect import OPENAI
-from octavo.dialects.common.schema.chat import ChatChunk, ChatRequest, ChatResponse
+from octavo.dialects.common.schema.chat import ChatChunk, ChatResponse
 from octavo.dialects.decisions.dialect import DECISIONS
 from octavo.dialects.decisions.routes import DECISION_ROUTES
 from octavo.dialects.embeddings.dialect import EMBEDDINGS
@@ -23,8 +23,8 @@ from octavo.dialects.llama.routes import LLAMA_ROUTES
 from octavo.dialects.mistral.routes import FIM_ROUTES
 from octavo.dialects.ollama.dialect import OLLAMA
 from octavo.dialects.ollama.routes import OLLAMA_ROUTES
-from octavo.dialects.openai import chat
 from octavo.dialects.openai.routes import OPENAI_ROUTES
+from octavo.dialects.openai.timed_chat import LlamaChatRequest, translate_for_llama
 from octavo.dialects.responses.dialect import RESPONSES
 from octavo.dialects.responses.routes import RESPONSES_ROUTES
 from octavo.dialects.tgi.dialect import TGI
@@ -161,9 +161,9 @@ ROUTES: Sequence[Route] = (
         "POST", "/invocations", invoke, "Any of chat, text, embeddings and scores, for SageMaker."
     ),
     Route(
-        *("POST", "/chat/completions", generating(ChatRequest, chat.translate)),
-        "The same as /v1/chat/completions, for llama.cpp's clients.",
-        *(ChatRequest, ChatResponse, ChatChunk),
+        *("POST", "/chat/completions", generating(LlamaChatRequest, translate_for_llama)),
+        "A chat as at /v1/chat/completions, with what llama.cpp's clients expect.",
+        *(LlamaChatRequest, ChatResponse, ChatChunk),
         dialect=LLAMA_CHAT,
     ),
     *LLAMA_ROUTES,

@@ -15,6 +15,7 @@ from octavo.serving.batches.calls import Calls
 from octavo.serving.batches.service import Batches
 from octavo.serving.batches.store import Store
 from octavo.serving.durable.service import Durability
+from octavo.serving.idle import IdleSleep
 from octavo.serving.server import Server
 from octavo.transport.app import Application
 from octavo.transport.lifecycle import Service, Stoppable
@@ -90,6 +91,18 @@ class OneModel:
         await recover(self.server)
         if self.server.batches is not None:
             self.server.batches.start()
+        if self.config.sleep_idle_seconds is not None:
+            self.server.idle = self._idle(self.config.sleep_idle_seconds)
+            self.server.idle.start()
+
+    def _idle(self, seconds: float) -> IdleSleep:
+        server = self.server
+
+        def is_idle() -> bool:
+            is_stopped = server.is_paused or server.is_draining
+            return not (is_stopped or server.admission.num_open or server.active)
+
+        return IdleSleep(server.llm, is_idle, server.clock, seconds)
 
     def drain(self) -> None:
         self.server.is_draining = True
@@ -102,6 +115,8 @@ class OneModel:
 
     async def close(self) -> None:
         server = self.server
+        if server.idle is not None:
+            await server.idle.close()
         if server.batches is not None:
             await server.batches.close()
         await server.releases.finish()

@@ -128,6 +128,8 @@ async def admitted(exchange: Exchange, num_bytes: int | None = None) -> AsyncIte
     `num_bytes` is its size, if that does not depend on a body.
     """
     server = exchange.server
+    if server.idle is not None:
+        await server.idle.use()
     refusal = server.refusal()
     if refusal is not None:
         server.metrics.reject(refusal.code or "unavailable")

@@ -271,6 +271,8 @@ class Generation:
             frames.extend(await _with_turns(writer.frames(index, output, self._counts)))
         await stream.write(frames)
         if self.record.first_byte_at is None:
+            if not any(output.outputs for output in held.values()):  # it was about prompts
+                return
             self.record.first_byte_at = now = self._server.clock()
             first_token = self._server.metrics.first_token
             first_token.observe(now - self.record.began, exemplar=self._exemplar())

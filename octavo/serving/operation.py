@@ -119,6 +119,7 @@ class GenerationRequest:
     default_max_tokens: int | None = None
     is_stream: bool = False
     kind: bytes = b"application/json"  # of a whole answer: its content type
+    reports_prompt: bool = False  # a stream has outputs without answers, one for each chunk of it
     explains: bool = False  # where the time went, in the answer
     drops_output: bool = False  # the engine must generate a token that was not asked for
     wants_text: bool = False  # of prompts that are token ids

@@ -121,7 +121,8 @@ def _options(
     scope = owner if server.config.cache_scope == "key" else ""
     if asked.cache_salt is not None:
         scope = f"{scope}/{asked.cache_salt}"
-    if not (asked.priority or asked.lora or scope or owner or is_background):
+    given = (asked.priority, asked.lora, scope, owner, is_background, asked.reports_prompt)
+    if not any(given):
         return PLAIN
     return Options(
         priority=asked.priority,
@@ -130,6 +131,7 @@ def _options(
         owner=owner,
         weight=server.config.key_weights.get(owner, 1.0),
         is_background=is_background,
+        reports_prompt=asked.reports_prompt,
     )
 
 

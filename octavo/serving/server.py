@@ -29,6 +29,7 @@ from octavo.serving.bounds.sessions import Sessions
 from octavo.serving.bounds.shares import Shares
 from octavo.serving.bounds.turns import Releases
 from octavo.serving.canary import Canary
+from octavo.serving.idle import IdleSleep
 from octavo.serving.live.feed import LiveFeed
 from octavo.serving.store.responses import ResponseStore
 from octavo.serving.store.sqlite_shelf import open_store
@@ -116,6 +117,8 @@ def wall_time() -> int:
 class Server:
     """One model: its engines, its admission queue, and what else its requests share."""
 
+    idle: IdleSleep | None = None  # set while the server runs and may sleep by itself
+
     def __init__(
         self,
         llm: AsyncLLM,
@@ -165,6 +168,7 @@ class Server:
             cohere_is_reasoning_model=config.cohere_is_reasoning_model,
             max_embed_len=config.max_embed_len or llm.facts.pooling.max_embed_len,
             tokens_only=config.tokens_only,
+            seed=llm.model.seed,
         )
         llm.model.set_formats(self.context.formats.formats)
         self.prompt_pool = PromptPool(
@@ -177,8 +181,7 @@ class Server:
         self.checked_shapes = CheckedShapes()
         self.active: dict[str, ActiveRequest] = {}
         self.releases = Releases()  # of requests that have ended
-        self.is_draining = False
-        self.is_paused = False  # by an operator
+        self.is_draining = self.is_paused = False  # by an operator
         self.num_wakes = 0  # times that an operator has asked to wake the engine
         self.durability: Durability | None = None  # set while the server runs with a journal
         self.batches: Batches | None = None  # set while the server runs with a directory of them
@@ -254,6 +257,8 @@ class Server:
         """Return the reason why requests are not served now; None if they are."""
         if self.is_draining:
             return unavailable("the server is shutting down", "server_shutdown")
+        if self.idle is not None and self.idle.is_asleep:
+            return None  # the next request wakes it
         if self.llm.is_sleeping:
             return unavailable(
                 "an operator has put the server to sleep: it has no engine until it is woken",

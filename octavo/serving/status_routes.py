@@ -11,6 +11,7 @@ from octavo.observe.exposition import (
     expose,
     wants_openmetrics,
 )
+from octavo.observe.llama_metrics import NAMES as LLAMA_NAMES
 from octavo.serving.exchange import Exchange
 from octavo.serving.server import VERSION
 from octavo.transport.errors import ApiError, unavailable
@@ -34,7 +35,8 @@ async def ready(exchange: Exchange) -> None:
     """
     server = exchange.server
     refusal = server.refusal()
-    if refusal is None and not await server.canary.completes_steps():
+    is_asleep = server.idle is not None and server.idle.is_asleep
+    if refusal is None and not is_asleep and not await server.canary.completes_steps():
         seconds = server.config.ready_seconds
         refusal = unavailable(
             f"the engine has completed no step for more than {seconds:g} s, nor one for this "
@@ -57,16 +59,22 @@ async def version(exchange: Exchange) -> None:
 
 async def metrics(exchange: Exchange) -> None:
     server = exchange.server
-    await respond_metrics(
-        exchange, server.metrics.named(server.model_name, server.config.metrics_names)
-    )
+    names = server.config.metrics_names
+    began = str(int(server.started_at)).encode() if names == LLAMA_NAMES else None
+    headers = () if began is None else ((b"process-start-time-unix", began),)
+    await respond_metrics(exchange, server.metrics.named(server.model_name, names), headers)
 
 
-async def respond_metrics(exchange: HttpExchange, metrics: Sequence[Named]) -> None:
+async def respond_metrics(
+    exchange: HttpExchange,
+    metrics: Sequence[Named],
+    headers: tuple[tuple[bytes, bytes], ...] = (),
+) -> None:
     """Respond with metrics in the format that the request prefers."""
     openmetrics = wants_openmetrics(exchange.headers.get("accept", ""))
     kind = OPENMETRICS_TYPE if openmetrics else CONTENT_TYPE
-    await exchange.respond(expose(metrics, openmetrics=openmetrics), kind=kind)
+    text = expose(metrics, openmetrics=openmetrics)
+    await exchange.respond(text, kind=kind, headers=headers)
 
 
 async def explain(id_prefixes: Sequence[str], exchange: Exchange) -> None:

@@ -129,7 +129,7 @@ def _preflight(exchange: HttpExchange) -> tuple[tuple[bytes, bytes], ...]:
     asked = exchange.headers.get("access-control-request-headers", "")
     names = asked if _NAMES.fullmatch(asked) else _USUAL_NAMES
     return (
-        (b"access-control-allow-methods", b"GET, POST, DELETE"),
+        (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
         (b"access-control-allow-headers", names.encode("latin-1")),
         (b"access-control-max-age", b"600"),
     )

@@ -66,6 +66,7 @@ def request_to_wire(request: Request, number: int, parent: int | None) -> WireRe
         request.holds,
         _to_bytes(request.prediction),
         request.sampler_state,
+        request.reports_prompt,
     )
     if request.salts or encoder is not None or request.holds:
         # No other check covers these, which few requests have: one out of bounds fails alone.
@@ -100,6 +101,7 @@ def request_from_wire(wire: WireRequest) -> Request:
         holds=wire.holds,
         prediction=_token_ids(wire.prediction),
         sampler_state=wire.sampler_state,
+        reports_prompt=wire.reports_prompt,
     )
 
 

@@ -87,6 +87,7 @@ class WireRequest(Struct, array_like=True, frozen=True, forbid_unknown_fields=Tr
     holds: Annotated[tuple[Name, ...], Meta(max_length=MAX_HOLDS)] = ()
     prediction: Tokens = b""
     sampler_state: float | None = None
+    reports_prompt: bool = False
 
 
 class WireTokenLogprobs(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

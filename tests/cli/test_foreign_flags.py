@@ -310,13 +310,12 @@ def test_llama_servers_types_of_kv_are_followed(
 
 def test_llama_servers_flags_of_reasoning_pooling_and_its_page_are_followed() -> None:
     for flag in ("-rea", "--reasoning"):
-        for word, expected in (("on", True), ("off", False)):
+        for word, expected in (("on", True), ("auto", True), ("off", False)):
             asked = server("m", flag, word, "--reasoning-effort", "low")
             assert asked.default_chat_template_kwargs == {
                 "enable_thinking": expected,
                 "reasoning_effort": "low",
             }
-        assert server("m", f"{flag}=auto").default_chat_template_kwargs is None
     with pytest.raises(UsageError, match="--reasoning maybe is not supported"):
         server("m", "--reasoning", "maybe")
     found = engine("m", "--pooling", "mean").pooler_config
@@ -324,6 +323,15 @@ def test_llama_servers_flags_of_reasoning_pooling_and_its_page_are_followed() ->
     assert found.seq_pooling_type == "MEAN"
     assert not server("m", "--no-ui").console
     assert server("m", "--ui", "--slots").console
+
+
+def test_llama_servers_flags_of_slots_metrics_and_sleep_are_followed() -> None:
+    assert not server("m", "--no-slots").list_slots
+    assert server("m", "--slots").list_slots
+    assert server("m", "--metrics").metrics_names == "llamacpp"
+    assert server("m").metrics_names == "octavo"
+    assert server("m", "--sleep-idle-seconds", "90").sleep_idle_seconds == 90
+    assert server("m", "--sleep-idle-seconds", "-1").sleep_idle_seconds is None
 
 
 def test_each_flag_of_another_server_has_one_meaning(parser: Parser) -> None:

@@ -169,6 +169,24 @@ def test_an_engine_with_held_requests_alone_rests_until_their_deadline() -> None
     assert core.seconds_to_deadline() == math.inf
 
 
+@pytest.mark.parametrize(("reports", "num_reports"), [(False, 0), (True, 2)])
+def test_a_request_may_have_an_event_for_each_part_of_its_prompt(
+    reports: bool, num_reports: int
+) -> None:
+    settings = config(max_num_batched_tokens=4)
+    core = EngineCore(settings, Wire(Worker(settings)), Clock(), KEY)
+    core.on_event(request("a", 10, max_tokens=3, reports_prompt=reports))
+    events = run(core)
+    assert text(events) == expected_output(tokens(10), 3)
+    before = [each for each in events if not each.tokens]
+    assert len(before) == num_reports
+    assert before == events[:num_reports]  # the last part comes with the first token
+    for event in before:
+        assert (event.position, event.finish_reason) == (0, None)
+        assert event.stats is not None
+        assert [chunk.end for chunk in event.stats.chunks] == [4, 8, 10]
+
+
 def test_a_reset_makes_the_engine_compute_again() -> None:
     core, _ = engine()
     for name, reset in (("a", False), ("b", False), ("c", True)):

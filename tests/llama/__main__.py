@@ -33,7 +33,7 @@ def run_tests(checkout: Path, words: list[str], theirs: str | None) -> Path:
     tests = checkout / "tools" / "server" / "tests"
     if not (tests / "utils.py").is_file():
         raise SystemExit(f"{checkout} is no checkout of llama.cpp: it has no tools/server/tests")
-    make_all(FOLDER)
+    make_all(FOLDER, checkout)
     program, report = FOLDER / "server", FOLDER / "report.xml"
     other = os.path.abspath(theirs) if theirs else ""
     command = f'"{sys.executable}" -P -m tests.llama.server "{FOLDER}" "{other}" "$@"'

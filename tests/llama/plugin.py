@@ -6,6 +6,7 @@ emptied in between. Tests of what a server counts or how it starts get one of th
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import types
@@ -18,6 +19,7 @@ import pytest
 
 from tests.llama.reasons import reason_of
 from tests.llama.server import words_of
+from tests.llama.standins import FILES
 
 _KEPT_IN = (
     *("test_completion", "test_chat_completion", "test_template", "test_embedding"),
@@ -25,19 +27,35 @@ _KEPT_IN = (
     *("test_rerank", "test_tool_call", "test_vision_api", "test_ignore_eos"),
 )
 _SECONDS = 300
-_WITHOUT_EFFECT = ("--jinja", "--slots", "--no-slots", "--cont-batching", "--kv-unified")
-# Their tools import it to download models; nothing is called.
-sys.modules.setdefault("wget", types.ModuleType("wget"))
+_WITHOUT_EFFECT = ("--jinja", "--cont-batching", "--kv-unified")
 
 
 def settings_of(words: list[str]) -> list[str]:
     """Return the words of a command line that mean something to `octavo serve`."""
     left = [each for each in words_of(Path(), words[1:]) if each not in _WITHOUT_EFFECT]
-    for flag in ("--batch-size", "--ubatch-size", "-fa"):
+    for flag in ("--ubatch-size", "-fa"):
         while flag in left:
             at = left.index(flag)
             del left[at : at + 2]
     return left
+
+
+class Wget(types.ModuleType):
+    """The module by which their tools download files: it copies stand-ins."""
+
+    def __init__(self, folder: Path = Path()) -> None:
+        super().__init__("wget")
+        self.folder = folder
+
+    def download(self, url: str, out: str) -> None:
+        """Put the stand-in of a file where a test wants it."""
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(self.folder / FILES[url.rpartition("/")[2]], out)
+
+
+# Their tools import it before this plugin is configured.
+_WGET = Wget()
+sys.modules["wget"] = _WGET
 
 
 class Kept:
@@ -131,6 +149,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Make the keeper of this run."""
     folder = Path(config.getoption("--llama-folder"))
+    _WGET.folder = folder
     keeper = Keeper(folder, not config.getoption("--llama-theirs"))
     config.keeper = keeper  # type: ignore[attr-defined]
 

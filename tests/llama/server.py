@@ -6,7 +6,8 @@ THEIRS is empty, or the path of llama-server itself. Models of the hub become th
 directory MODELS. The rest of the command line is `octavo serve`'s own business, but for what the
 tests need in another meaning: there is no hub to be offline of, templates are always Jinja's,
 llama-server divides its context among its slots unless it is unified, where each sequence here may
-have all of it, and it answers whatever model is named.
+have all of it, its batches are the steps of its prompts, it answers whatever model is named, and
+pages of any origin may call it unless some are listed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from tests.llama.standins import STANDINS
 
 ROUTERS = "ggml-org/test-model-stories260K"  # the model of a server that is started without one
 _DROPPED = ("--offline", "--no-jinja")
+_ORIGINS = "--cors-origins"
+_LEAST_DRAFTS = "--spec-draft-n-min"  # how many there are is chosen by what they cost
 _AS_THEIRS = ("--any-model-name",)
 
 
@@ -31,6 +34,12 @@ def words_of(models: Path, given: list[str]) -> list[str]:
         words += ["--model", str(models / STANDINS.get(name, name))]
     elif "--model" not in words:  # a router has none; of what the tests ask of one, any will do
         words += ["--model", str(models / STANDINS[ROUTERS])]
+    _take(words, _LEAST_DRAFTS)
+    if _ORIGINS not in words:
+        words += [_ORIGINS, "*"]
+    batch = _take(words, "--batch-size")
+    if batch is not None and not {"--embedding", "--reranking"} & {*words}:
+        words += ["--max-num-batched-tokens", batch]
     context, slots = _take(words, "--ctx-size"), _take(words, "--parallel")
     if context is not None:
         divided = 1 if "--kv-unified" in words else int(slots or 1)

@@ -15,15 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.llama.encoders import make_encoders
 from tests.loader.make_files import ARRAY, F32, I32, STRING, U32, f32_tensor, write_gguf
 
 Array = NDArray[np.float32]
 PROSE = Path(__file__).parents[2] / "benchmarks" / "prose.txt"
-NUM_PIECES, NUM_LAYERS, HIDDEN, FFN, HEADS, KV_HEADS = 512, 3, 64, 172, 8, 4
+NUM_PIECES, NUM_LAYERS, HIDDEN, FFN, HEADS, KV_HEADS = 400, 3, 64, 172, 8, 4
 CONTEXT = 32_768
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 FILL = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 _SPACE = "▁"
+_WHOLE = f"{_SPACE}Hello"
 _UNLIKELY = -40.0  # the logit of control tokens and bytes
 TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
@@ -32,13 +34,15 @@ TEMPLATE = (
 )
 
 
-def make_all(folder: Path) -> None:
-    """Write the files that are missing; each has the same bytes every time."""
+def make_all(folder: Path, checkout: Path) -> None:
+    """Write the files that are missing; each has the same bytes every time.
+
+    The vocabulary of the encoders is in the checkout.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     kinds: dict[str, dict[str, Any]] = {
         "stories.gguf": {},
         "infill.gguf": {"special": FILL},
-        "vectors.gguf": {"pooling": 1},
         "experts.gguf": {"experts": 4},
     }
     for name, options in kinds.items():
@@ -46,11 +50,10 @@ def make_all(folder: Path) -> None:
             part = folder / f"{name}.part"
             write_model(part, **options)
             part.rename(folder / name)
+    make_encoders(folder, checkout / "models" / "ggml-vocab-bert-bge.gguf")
 
 
-def write_model(
-    path: Path, special: tuple[str, ...] = (), pooling: int = 0, experts: int = 0
-) -> None:
+def write_model(path: Path, special: tuple[str, ...] = (), experts: int = 0) -> None:
     """Write a model of random weights as a GGUF file."""
     pieces, scores, kinds = vocabulary(special)
     pairs: list[tuple[str, int, Any]] = [
@@ -74,8 +77,6 @@ def write_model(
         ("tokenizer.ggml.unknown_token_id", U32, 0),
         ("tokenizer.chat_template", STRING, TEMPLATE),
     ]
-    if pooling:
-        pairs.append(("llama.pooling_type", U32, pooling))
     if experts:
         pairs += [("llama.expert_count", U32, experts), ("llama.expert_used_count", U32, 2)]
     for key, piece in zip(("prefix", "suffix", "middle"), special, strict=False):
@@ -101,6 +102,7 @@ def vocabulary(special: tuple[str, ...]) -> tuple[list[str], list[float], list[i
 def _pieces(count: int) -> list[str]:
     """Return pieces by byte-pair merging of the prose, those merged first in front."""
     words = Counter(_SPACE + word for word in PROSE.read_text("utf-8")[:20_000].split())
+    words[_WHOLE] += len(words)  # of which prompts as long as the context are made
     parts: dict[str, list[str]] = {word: list(word) for word in words}
     letters = sorted({letter for word in words for letter in word} - {"\ufeff"})
     letters = [each for each in letters if each.isascii() or each == _SPACE]
@@ -174,7 +176,10 @@ STANDINS: Mapping[str, str] = {
     "ggml-org/test-model-stories260K": "stories.gguf",
     "ggml-org/test-model-stories260K-infill": "infill.gguf",
     "ggml-org/stories15M_MOE": "experts.gguf",
-    "ggml-org/models/bert-bge-small/ggml-model-f16.gguf": "vectors.gguf",
+    "ggml-org/models/bert-bge-small/ggml-model-f16.gguf": "vectors",
+    "ggml-org/models/jina-reranker-v1-tiny-en/ggml-model-f16.gguf": "scores",
     "ggml-org/models/tinyllamas/split/stories15M-q8_0-00001-of-00003.gguf": "stories.gguf",
     "ggml-org/tinygemma3-GGUF:Q8_0": "stories.gguf",
 }
+# Of files that the tests download beside their models, those that have a stand-in.
+FILES: Mapping[str, str] = {"stories15M-q4_0.gguf": "stories.gguf"}

@@ -8,18 +8,24 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from tests.llama.__main__ import outcomes, summary
-from tests.llama.plugin import settings_of
+from tests.llama.encoders import make_encoders, pieces_in
+from tests.llama.plugin import Wget, settings_of
 from tests.llama.reasons import is_of_words, reason_of
 from tests.llama.server import words_of
 from tests.llama.standins import FILL, vocabulary, write_model
+from tests.loader.make_files import ARRAY, STRING, write_gguf
 
 GIVEN = ["--hf-repo", "ggml-org/test-model-stories260K", "--offline", "--ctx-size", "512"]
 
 
 def test_a_command_line_of_llama_servers_becomes_ours() -> None:
-    words = words_of(Path("/models"), [*GIVEN, "--parallel", "2", "--no-jinja"])
+    given = [*GIVEN, "--parallel", "2", "--no-jinja", "--spec-draft-n-min", "4"]
+    words = words_of(Path("/models"), [*given, "--batch-size", "32"])
     assert words[:2] == ["--model", "/models/stories.gguf"]
-    assert words[2:6] == ["--ctx-size", "256", "--parallel", "2"]
+    assert words[2:6] == ["--cors-origins", "*", "--max-num-batched-tokens", "32"]
+    assert words[6:10] == ["--ctx-size", "256", "--parallel", "2"]
+    vectors = words_of(Path("/models"), [*GIVEN, "--batch-size", "32", "--embedding"])
+    assert "--max-num-batched-tokens" not in vectors
     router = words_of(Path("/models"), ["--cors-origins", "localhost"])
     assert router[:4] == ["--cors-origins", "localhost", "--model", "/models/stories.gguf"]
     whole = words_of(Path("/models"), [*GIVEN, "--parallel", "2", "--kv-unified"])
@@ -27,10 +33,11 @@ def test_a_command_line_of_llama_servers_becomes_ours() -> None:
 
 
 def test_a_server_is_kept_where_nothing_differs_that_counts() -> None:
-    first = ["server", *GIVEN, "--parallel", "2", "--batch-size", "32", "--no-jinja"]
-    same = ["server", *GIVEN, "--parallel", "2", "--batch-size", "16", "--jinja"]
+    first = ["server", *GIVEN, "--parallel", "2", "--ubatch-size", "32", "--no-jinja"]
+    same = ["server", *GIVEN, "--parallel", "2", "--ubatch-size", "16", "--jinja"]
     assert settings_of(first) == settings_of(same)
     assert settings_of(first) != settings_of([*same, "--seed", "1"])
+    assert settings_of(first) != settings_of([*same, "--batch-size", "16"])
 
 
 def test_what_cannot_pass_has_a_reason_and_nothing_else() -> None:
@@ -51,6 +58,28 @@ def test_outcomes_are_counted_by_file(tmp_path: Path) -> None:
     lines = summary(outcomes(tmp_path / "report.xml")).splitlines()
     assert lines[-2] == "FAILED test_a.py::two"
     assert lines[-1] == "1 passed, 1 differ by what the stand-in says, 1 not run, 1 failed"
+
+
+def test_files_that_are_downloaded_have_stand_ins(tmp_path: Path) -> None:
+    (tmp_path / "stories.gguf").write_bytes(b"weights")
+    to = tmp_path / "tmp" / "draft.gguf"
+    Wget(tmp_path).download("https://hub.example/main/stories15M-q4_0.gguf", str(to))
+    assert to.read_bytes() == b"weights"
+
+
+@pytest.mark.slow
+def test_an_encoder_reads_the_pieces_of_a_vocabulary(tmp_path: Path) -> None:
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "\u2581hello", "\u2581wor", "ld", "["]
+    source = tmp_path / "vocabulary.gguf"
+    write_gguf(source, [("tokenizer.ggml.tokens", ARRAY, (STRING, pieces))], [])
+    make_encoders(tmp_path, source)
+    assert pieces_in(source)[4:] == ["hello", "wor", "##ld", "##["]
+    with LLM(str(tmp_path / "vectors")) as llm:
+        (output,) = llm.embed("Hello world")
+        assert output.prompt_token_ids == [2, 4, 5, 6, 3]
+    with LLM(str(tmp_path / "scores")) as llm:
+        scores = [each.outputs.score for each in llm.score("hello", ["world", "hello"])]
+    assert scores[0] != scores[1]
 
 
 @pytest.mark.slow

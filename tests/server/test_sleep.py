@@ -13,6 +13,7 @@ import pytest
 from octavo.api.outputs import EngineDeadError
 from octavo.client.client import EngineClient
 from octavo.server.admin.routes import ADMIN_ROUTES
+from octavo.serving.idle import IdleSleep
 from tests.server.engine import ChainRunner, FakeEngine
 from tests.server.make import LIMIT, Client, serving, until
 
@@ -94,6 +95,52 @@ def test_a_server_that_sleeps_refuses_requests_until_it_wakes(directory: Path) -
         world.engine.is_ready = True
         assert (await woken).json() == {"is_sleeping": False}
         assert (await world.client.complete(max_tokens=1))["usage"]["completion_tokens"] == 1
+
+    run(directory, test)
+
+
+def test_a_server_that_nobody_asks_sleeps_until_the_next_request(directory: Path) -> None:
+    async def test(world: World) -> None:
+        client, server = world.client, world.client.server
+        is_used = True
+        server.idle = IdleSleep(server.llm, lambda: not is_used, server.clock, 0.01)
+        server.idle.start()
+        for _ in range(2):
+            await asyncio.sleep(0.05)
+            assert not world.drowsy.is_ending  # requests are open
+            is_used = False
+            await until(lambda: world.drowsy.is_ending)
+            world.drowsy.fall_asleep()
+            await until(lambda: server.idle is not None and server.idle.is_asleep)
+            is_used = True
+            assert (await client.get("/props")).json()["is_sleeping"]
+            assert (await client.get("/health")).status_code == 200
+            assert (await client.complete(max_tokens=1))["usage"]["completion_tokens"] == 1
+            assert not (await client.get("/props")).json()["is_sleeping"]
+        await world.sleep()  # an operator's sleep is not ended by a request
+        assert (await client.complete())["error"]["code"] == "sleeping"
+        assert (await client.get("/health")).status_code == 503
+        await server.idle.close()
+
+    run(directory, test)
+
+
+def test_a_request_that_comes_while_the_engine_ends_is_answered(directory: Path) -> None:
+    async def test(world: World) -> None:
+        client, server = world.client, world.client.server
+        num_looks = 0
+
+        def is_idle() -> bool:
+            nonlocal num_looks
+            num_looks += 1
+            return num_looks < 3
+
+        server.idle = IdleSleep(server.llm, is_idle, server.clock, 1e-6)
+        server.idle.start()
+        await until(lambda: world.drowsy.is_ending)
+        assert (await client.complete(max_tokens=1))["usage"]["completion_tokens"] == 1
+        assert not server.idle.is_asleep
+        await server.idle.close()
 
     run(directory, test)
 

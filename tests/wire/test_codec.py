@@ -131,6 +131,7 @@ REQUESTS = st.builds(
     is_background=st.booleans(),
     prediction=ids(max_size=10),
     sampler_state=st.none() | FINITE,
+    reports_prompt=st.booleans(),
 )
 
 

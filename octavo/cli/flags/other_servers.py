@@ -76,6 +76,7 @@ KEYS: Mapping[str, str] = {
     **dict.fromkeys(("--no-webui", "--no-ui"), "--no-console"),
     "--reasoning-effort": f"{_TEMPLATE}.reasoning_effort",
     **dict.fromkeys(("-v", "--verbose", "--log-verbose"), "--log-level=debug"),
+    "--metrics": "--metrics-names=llamacpp",
     "--pooling": "--pooler-config.pooling_type",
     **dict.fromkeys(_DRAFT_MODEL, f"{_SPECULATION}.model"),
     **dict.fromkeys(_DRAFT_TOKENS, f"{_SPECULATION}.num_speculative_tokens"),
@@ -84,7 +85,10 @@ KEYS: Mapping[str, str] = {
     "--speculative-eagle-topk": f"{_SPECULATION}.draft_candidates",
 }
 # Flags whose values stand for something else.
-_THINKING = {"on": f"{_TEMPLATE}.enable_thinking=true", "off": f"{_TEMPLATE}.enable_thinking=false"}
+_THINKING = {
+    **dict.fromkeys(("on", "auto"), f"{_TEMPLATE}.enable_thinking=true"),
+    "off": f"{_TEMPLATE}.enable_thinking=false",
+}
 _TYPES_OF_DRAFTS = {
     **dict.fromkeys(("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"), "ngram"),
     "draft-simple": "draft_model",
@@ -104,6 +108,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("-np", "--parallel", "-t", "--threads", "-s"), ("-1",)),
     **dict.fromkeys(("--predict", "--n-predict"), ("-1", "-2")),
     "--reasoning-effort": ("default",),
+    "--sleep-idle-seconds": ("-1",),
     "--spec-type": ("none",),
 }
 # Flags that take several values with commas between them.
@@ -155,14 +160,11 @@ OTHERS: tuple[Other, ...] = (
     Other(("-cram", "--cache-ram", "--cache-reuse"), "blocks are shared in KV memory", None),
     Other(("-ctxcp", "--ctx-checkpoints"), "blocks are shared in KV memory", None),
     Other(("-sps", "--slot-prompt-similarity"), "prefixes are found by their content", None),
-    Other(("-cb", "--cont-batching", "--jinja", "--metrics"), _ALWAYS, None, is_alone=True),
+    Other(("-cb", "--cont-batching", "--jinja"), _ALWAYS, None, is_alone=True),
     Other(("-cmoe", "--cpu-moe", "--no-op-offload"), _ALWAYS, None, is_alone=True),
     Other(("-ncmoe", "--n-cpu-moe", "-ncffn", "--n-cpu-ffn"), _ALWAYS, None),
     Other(("--embedding", "--embeddings", "--rerank", "--reranking"), _ALWAYS, None, is_alone=True),
     Other(("--no-context-shift",), _OFF_ALREADY, None, is_alone=True),
-    Other(
-        ("--slots", "--no-slots"), "GET /slots says how many are in use, and no texts", None, True
-    ),
     Other(("--no-mmproj", "--no-agent", "--no-perf", "--no-escape"), _OFF_ALREADY, None, True),
     Other(("--log-prefix", "--log-timestamps", "-e", "--escape"), _ALWAYS, None, is_alone=True),
     Other(("--log-colors", "--tags"), "nothing here reads it", None),
@@ -177,7 +179,7 @@ OTHERS: tuple[Other, ...] = (
         "see --reasoning-parser; none leaves reasoning in the text",
         ("auto", "deepseek"),
     ),
-    Other(("-rea", "--reasoning"), "it is on, off or auto", ("auto",)),
+    Other(("-rea", "--reasoning"), "it is on, off or auto"),
     Other(("--reasoning-budget",), "requests have thinking_token_budget", ("-1",)),
     Other(("--cors-methods",), "pages of allowed origins may use each route", ("*",)),
     Other(("--cors-headers",), "pages of allowed origins may send what routes read", ("*",)),
@@ -275,11 +277,6 @@ OTHERS: tuple[Other, ...] = (
     Other(("--no-jinja", "--no-cont-batching", "-nocb"), "there is no other way", is_alone=True),
     Other(("--props",), "see --admin-socket", is_alone=True),
     Other(("--slot-save-path",), "KV is not written to files"),
-    Other(
-        ("--sleep-idle-seconds",),
-        "POST /sleep on the --admin-socket; for several models, see --models-idle-seconds",
-        ("-1",),
-    ),
     Other(("--models-preset",), _ROUTER),
     Other(("--reuse-port",), "a port has one server", is_alone=True),
     Other(("-sp", "--special"), "requests set skip_special_tokens themselves", is_alone=True),

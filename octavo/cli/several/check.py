@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _OF_ONE = (
     *("journal", "responses_store", "batch_dir", "grpc_port", "admin_socket"),
     *("lora_modules", "lora_directory", "lora_resolver", "allow_runtime_lora_updating"),
-    "any_model_name",
+    *("any_model_name", "sleep_idle_seconds"),
 )
 _OF_ONE_ENGINE = ("enable_lora", "tokenizer", "spare_engine", "kv_events_config")
 

@@ -152,7 +152,7 @@ def _generation(
 ) -> GenerationRequest:
     most = most_tokens(request)
     biases, texts = _biases(request)
-    sampling = _sampling(request)
+    sampling = _sampling(context, request)
     if biases:
         sampling["logit_bias"] = biases
     return GenerationRequest(
@@ -167,13 +167,16 @@ def _generation(
         bad_words=[text for text, _ in texts],
         word_biases=[bias for _, bias in texts],
         bans_end=bool(request.ignore_eos),
+        reports_prompt=bool(request.stream and request.return_progress),
         shape=_shape(request),
     )
 
 
-def _sampling(request: LlamaSampling) -> dict[str, Any]:
-    """Return the neutral values of sampling."""
+def _sampling(context: TranslationContext, request: LlamaSampling) -> dict[str, Any]:
+    """Return the neutral values of sampling; the server's own seed is that of each request."""
     sampling: dict[str, Any] = {"n": _num_answers(request)}
+    if context.seed:
+        sampling["seed"] = context.seed
     sampling.update(given_fields(request, _SAMPLING))
     if "temperature" in sampling:
         sampling["temperature"] = max(0.0, sampling["temperature"])

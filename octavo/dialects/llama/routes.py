@@ -29,6 +29,8 @@ from octavo.serving.large_bodies import prompt_of, read
 from octavo.serving.preparation import refusals
 from octavo.serving.server import VERSION
 from octavo.serving.translation import TranslationContext
+from octavo.text.token_table import TokenTable
+from octavo.transport.errors import ApiError
 from octavo.transport.route import Route
 from octavo.workers.jobs import PromptJob
 
@@ -49,7 +51,7 @@ async def props(exchange: Exchange) -> None:
         "model_ftype": facts.weight_type,
         "model_path": _path(facts.directory, facts.weights),
         "modalities": {"vision": False, "video": False, "audio": False},
-        "endpoint_slots": True,
+        "endpoint_slots": server.config.list_slots,
         "endpoint_props": False,
         "endpoint_metrics": True,
         "chat_template": server.config.chat_template or templates.get("default", ""),
@@ -70,6 +72,10 @@ async def slots(exchange: Exchange) -> None:
     of requests are not listed.
     """
     server = exchange.server
+    if not server.config.list_slots:
+        raise ApiError(
+            501, "this server lists no slots (--no-slots); leave the flag out", code="no_slots"
+        )
     facts = server.llm.facts
     in_use = min(server.admission.num_open, facts.max_num_seqs)
     await exchange.respond_json(
@@ -100,7 +106,16 @@ async def apply_template(exchange: Exchange) -> None:
     async with admitted(exchange):
         _, job, prepared = await read(exchange, ChatRequest, template_job)
         made = await prompt_of(exchange, job, prepared, TEMPLATE_NAMES)
-        await exchange.respond_json(TemplateResponse(prompt=made.text))
+        text = _without_mark(exchange.server.llm.model.tokenizer, made.text)
+        await exchange.respond_json(TemplateResponse(prompt=text))
+
+
+def _without_mark(tokenizer: TokenTable, text: str) -> str:
+    """Return a prompt without the mark of its beginning, which /completion adds itself."""
+    mark = tokenizer.special_tokens.get("bos_token", "")
+    if not mark or tokenizer.encode("")[:1] != tokenizer.encode(mark, add_special_tokens=False):
+        return text
+    return text.removeprefix(mark)
 
 
 async def count_tokens(exchange: Exchange) -> None:
@@ -157,7 +172,11 @@ LLAMA_ROUTES: Sequence[Route] = (
         for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens")
     ),
     Route("GET", "/props", props, "The facts about the model, for llama.cpp's clients."),
-    Route("GET", "/slots", slots, "How many sequences run, for llama.cpp's clients."),
+    Route(
+        *("GET", "/slots", slots),
+        "How many sequences run, for llama.cpp's clients.",
+        dialect=LLAMA,
+    ),
     Route("GET", "/lora-adapters", adapters.listed, "The adapters, for llama.cpp's clients."),
     Route(
         *("POST", "/lora-adapters", adapters.set_scales),

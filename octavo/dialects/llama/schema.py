@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from octavo.dialects.common.schema.samplers import SamplerFields
+from octavo.dialects.common.timings import LlamaTimings, PromptProgress
 from octavo.serving.schema.model_names import AdapterScales
 from octavo.serving.schema.prompts import MAX_PROMPT_ITEMS
 from octavo.serving.schema.rules import FieldRules, Unsupported
@@ -84,7 +85,8 @@ IGNORED: Mapping[str, str] = {
     **dict.fromkeys(("t_max_predict_ms", "t_max_prompt_ms"), "n_predict ends an answer"),
     "penalize_nl": "penalties concern all tokens",
     "adaptive_decay": "it has an effect with adaptive_target alone",
-    **dict.fromkeys(("backend_sampling", "sse_ping_interval", "verbose"), _SETTING),
+    "verbose": "answers of these routes have all there is",
+    **dict.fromkeys(("backend_sampling", "sse_ping_interval"), _SETTING),
     **dict.fromkeys(
         (
             *("speculative.n_max", "speculative.n_min", "speculative.p_min", "speculative.type"),
@@ -92,8 +94,6 @@ IGNORED: Mapping[str, str] = {
         ),
         _SETTING,
     ),
-    "timings_per_token": "the last event of a stream has the times",
-    "return_progress": "a stream begins with the first token",
     "stream_options": "the last event of a stream has the numbers",
     "preserved_tokens": "they concern tool calls, which these routes do not have",
     **dict.fromkeys(("chat_format", "reasoning_format", "parse_tool_calls"), "answers are text"),
@@ -148,6 +148,8 @@ class LlamaSampling(SamplerFields, kw_only=True, forbid_unknown_fields=True):
     grammar: str | None = None
     json_schema: Any = None
     return_tokens: bool | None = None
+    timings_per_token: bool | None = None  # in each event of a stream
+    return_progress: bool | None = None  # a stream has an event for each part of the prompt
     response_fields: Annotated[list[str], Meta(max_length=MAX_FIELDS)] | None = None
 
 
@@ -171,20 +173,6 @@ class InfillRequest(LlamaSampling, kw_only=True):
     input_suffix: str
     prompt: str = ""  # the beginning of what is written
     input_extra: Annotated[list[ExtraText], Meta(max_length=MAX_EXTRA)] | None = None
-
-
-class LlamaTimings(Struct, kw_only=True):
-    """The times of a request, in milliseconds, and the speeds that follow from them."""
-
-    cache_n: int
-    prompt_n: int
-    prompt_ms: float
-    prompt_per_token_ms: float
-    prompt_per_second: float
-    predicted_n: int
-    predicted_ms: float
-    predicted_per_token_ms: float
-    predicted_per_second: float
 
 
 class LlamaAnswer(Struct, kw_only=True):
@@ -219,6 +207,8 @@ class LlamaChunk(Struct, kw_only=True):
     stop: bool = False
     tokens_predicted: int
     tokens_evaluated: int
+    timings: LlamaTimings | UnsetType = UNSET
+    prompt_progress: PromptProgress | UnsetType = UNSET
     completion_probabilities: list[dict[str, Any]] | UnsetType = UNSET
 
 

@@ -73,7 +73,7 @@ def default_settings(model: TextModel) -> dict[str, Any]:
     most = model.facts.generation.max_new_tokens or -1
     return {
         **defaults,
-        "seed": model.seed,
+        "seed": model.seed or NO_SEED,
         "max_tokens": most,
         "n_predict": most,
         "n_keep": 0,

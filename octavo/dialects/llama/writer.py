@@ -11,9 +11,10 @@ from msgspec import UNSET
 from octavo.api.outputs import CompletionOutput, Logprob, RequestOutput
 from octavo.core.stats import RequestStats
 from octavo.dialects.common.dialect import frame
+from octavo.dialects.common.timings import LlamaTimings, ProgressReader, timings_of
 from octavo.dialects.common.writer import read_deltas
 from octavo.dialects.llama.dialect import error_form
-from octavo.dialects.llama.schema import LlamaAnswer, LlamaChunk, LlamaSampling, LlamaTimings
+from octavo.dialects.llama.schema import LlamaAnswer, LlamaChunk, LlamaSampling
 from octavo.dialects.llama.settings import generation_settings
 from octavo.formats.deltas import FinishDelta
 from octavo.serving.answers.writer import BaseWriter
@@ -24,7 +25,6 @@ from octavo.transport.errors import ApiError
 from octavo.transport.exchange import encode
 
 _NEVER = -9999.0  # JSON has no minus infinity
-_MILLISECONDS = 1000.0
 
 
 class LlamaWriter(BaseWriter):
@@ -57,12 +57,17 @@ class LlamaWriter(BaseWriter):
         self._has_line: dict[int, bool] = {}
         self._stats: dict[int, RequestStats] = {}  # by prompt
         self._cached: dict[int, int] = {}
+        self._progresses: dict[int, ProgressReader] = {}  # of prompts that are reported
+        if request.return_progress:
+            self._progresses = {place: ProgressReader() for place in range(len(self._prompts))}
 
     def frames(
         self, prompt_index: int, output: RequestOutput, counts: TokenCounts
     ) -> Iterator[bytes]:
         """Yield an event for what is new of each answer, and one for its end."""
         self._note(prompt_index, output)
+        if self._progresses:
+            yield from self._progress(prompt_index)
         for one in output.outputs:
             index = prompt_index * self._num_samples + one.index
             text, finish = self._read(index, one)
@@ -74,6 +79,8 @@ class LlamaWriter(BaseWriter):
                     tokens_predicted=self._num_tokens[index],
                     tokens_evaluated=self._prompts[prompt_index].num_tokens,
                 )
+                if self._request.timings_per_token:
+                    chunk.timings = self._timings(prompt_index, self._num_tokens[index])
                 if self._request.n_probs:
                     chunk.completion_probabilities = yield from self._probabilities(one)
                 yield frame(encode(chunk))
@@ -146,26 +153,34 @@ class LlamaWriter(BaseWriter):
         )
 
     def _timings(self, prompt_index: int, num_generated: int) -> LlamaTimings:
-        stats, cached = self._stats.get(prompt_index), self._cached.get(prompt_index, 0)
-        num_prompt = self._prompts[prompt_index].num_tokens - cached
-        prompt_ms = predicted_ms = 0.0
-        if stats is not None and stats.first_token_at is not None:
-            began = stats.first_planned_at or stats.added_at
-            prompt_ms = max(0.0, stats.first_token_at - began) * _MILLISECONDS
-            ended = self._clock() if stats.finished_at is None else stats.finished_at
-            predicted_ms = max(0.0, ended - stats.first_token_at) * _MILLISECONDS
-        num_steps = max(0, num_generated - 1)  # the first token belongs to the prompt's step
-        return LlamaTimings(
-            cache_n=cached,
-            prompt_n=num_prompt,
-            prompt_ms=prompt_ms,
-            prompt_per_token_ms=_ratio(prompt_ms, num_prompt),
-            prompt_per_second=_ratio(num_prompt * _MILLISECONDS, prompt_ms),
-            predicted_n=num_generated,
-            predicted_ms=predicted_ms,
-            predicted_per_token_ms=_ratio(predicted_ms, num_steps),
-            predicted_per_second=_ratio(num_steps * _MILLISECONDS, predicted_ms),
+        return timings_of(
+            self._stats.get(prompt_index),
+            self._prompts[prompt_index].num_tokens,
+            self._cached.get(prompt_index, 0),
+            num_generated,
+            self._clock(),
         )
+
+    def _progress(self, prompt_index: int) -> Iterator[bytes]:
+        """Yield an event for each part of the prompt that has been computed since the last."""
+        stats = self._stats.get(prompt_index)
+        if stats is None or prompt_index not in self._progresses:
+            return
+        index = prompt_index * self._num_samples
+        for progress, timings in self._progresses[prompt_index].new(stats):
+            chunk = LlamaChunk(
+                index=index,
+                content="",
+                tokens=[],
+                tokens_predicted=0,
+                tokens_evaluated=progress.processed,
+                prompt_progress=progress,
+            )
+            if self._request.timings_per_token:
+                chunk.timings = timings
+            yield frame(encode(chunk))
+        if stats.first_token_at is not None:
+            del self._progresses[prompt_index]
 
     def _reduced(self, answer: LlamaAnswer) -> Any:
         """Return the answer, or the fields of it that were asked for."""
@@ -206,8 +221,3 @@ class LlamaWriter(BaseWriter):
             "bytes": list(exact),
             "logprob": max(logprob.logprob, _NEVER),
         }
-
-
-def _ratio(value: float, count: float) -> float:
-    """Return a quotient; 0 where there is nothing to divide by."""
-    return value / count if count else 0.0

@@ -9,7 +9,6 @@ from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.dialects.common.chat_deltas import DeltaForms
 from octavo.dialects.common.dialect import CHAT_ID, frame
 from octavo.dialects.common.logprobs import Pieces, chat_logprobs, most_in_chats, prompt_logprobs
-from octavo.dialects.common.parameters import chat_request
 from octavo.dialects.common.schema.chat import (
     ChatChoice,
     ChatChunk,
@@ -22,16 +21,10 @@ from octavo.dialects.common.writer import ANSWERER, TEXT, OpenAIWriter, Template
 from octavo.formats.deltas import FinishDelta, ReasoningDelta, TextDelta
 from octavo.serving.answers.tool_use import ToolUse
 from octavo.serving.exchange import Exchange
-from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts
-from octavo.serving.translation import TranslationContext
+from octavo.serving.operation import PreparedRequest, TokenCounts
 from octavo.transport.exchange import encode
 
 _NOTHING = Delta()
-
-
-def translate(context: TranslationContext, request: ChatRequest) -> GenerationRequest:
-    """Return the neutral form of a request to continue a conversation."""
-    return chat_request(context, request, ChatWriter)
 
 
 class ChatWriter(OpenAIWriter):
@@ -55,7 +48,7 @@ class ChatWriter(OpenAIWriter):
         last = request.messages[-1]
         self._echoed = ""
         self._role = ANSWERER
-        self._must_call = use.must_call
+        self._opens_with_null = use.must_call
         if request.echo and last.role == ANSWERER and isinstance(last.content, str):
             self._echoed = last.content
         self._sends_text_only = not (
@@ -67,7 +60,7 @@ class ChatWriter(OpenAIWriter):
         yield from self._warned(self._chunk(counts=counts))
         for index in range(self._num_choices):
             # An answer that is calls alone has no content, as in OpenAI's streams.
-            delta = Delta(role=self._role, content=None if self._must_call else "")
+            delta = Delta(role=self._role, content=None if self._opens_with_null else "")
             chunk = self._chunk(ChunkChoice(index=index, delta=delta), counts=counts)
             if self._request.return_token_ids and index == 0:
                 chunk.prompt_token_ids = self._prompt.token_ids

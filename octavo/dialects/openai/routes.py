@@ -21,7 +21,7 @@ from octavo.dialects.common.schema.tokens import (
     TokenizeRequest,
     TokenizeResponse,
 )
-from octavo.dialects.openai import batch, chat, completions
+from octavo.dialects.openai import batch, completions, timed_chat
 from octavo.dialects.openai.batch import BatchChatRequest
 from octavo.dialects.openai.tokens import detokenize, tokenize
 from octavo.serving.adapters.registry import Adapter
@@ -99,7 +99,7 @@ OPENAI_ROUTES: Sequence[Route] = (
     ),
     Route(
         *("POST", "/v1/chat/completions"),
-        generating(ChatRequest, chat.translate),
+        generating(ChatRequest, timed_chat.translate),
         "Answer a conversation.",
         *(ChatRequest, ChatResponse, ChatChunk),
     ),

@@ -67,6 +67,8 @@ async def sleep(exchange: Exchange) -> None:
     if level is None:
         raise invalid(f"level={query['level'][:64]!r} must be one of {', '.join(levels)}", "level")
     num_wakes = server.num_wakes
+    if server.idle is not None:
+        server.idle.leave()
     try:
         if not await _settle(server, mode, lambda: server.num_wakes == num_wakes):
             raise SleepError("/wake_up or /resume came before the running requests had finished")

@@ -14,6 +14,7 @@ from octavo.dialects.ollama import models as ollama
 from octavo.dialects.ollama.dialect import OLLAMA
 from octavo.dialects.ollama.model_schema import OllamaModels, PullRequest
 from octavo.dialects.openai.routes import card, listed
+from octavo.observe.llama_metrics import NAMES as LLAMA_NAMES
 from octavo.server.models.model import Model, State
 from octavo.server.models.naming import Bodies, Wanted, without_tag
 from octavo.server.routes import served
@@ -241,9 +242,9 @@ class _Own:
     async def metrics(self, exchange: Exchange) -> None:
         """Respond with the metrics of the server, and of each model that was used."""
         front, names = self._front, self._front.config.metrics_names
-        found = front.metrics.named("", names)
+        found = front.metrics.named("", "octavo" if names == LLAMA_NAMES else names)
         for each in front.servers():
-            found += each.metrics.named(each.model_name, names)
+            found += each.metrics.named(each.model_name, names, is_one=False)
         await respond_metrics(exchange, found)
 
 

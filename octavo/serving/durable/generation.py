@@ -48,7 +48,11 @@ class DurableGeneration(Generation):
         request: DurableRequest | None = None,
     ) -> None:
         self._numbered = NumberedWriter(
-            writer, prepared.sampling.n, known, exchange.dialect.with_id
+            writer,
+            prepared.sampling.n,
+            known,
+            exchange.dialect.with_id,
+            reports_prompt=prepared.asked.reports_prompt,
         )
         super().__init__(exchange, ticket, prepared, self._numbered, task)
         self._service = service

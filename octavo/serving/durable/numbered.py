@@ -40,7 +40,10 @@ class NumberedWriter:
         answers_per_prompt: int,
         known: Sequence[Position],
         add_id: Callable[[bytes, bytes], bytes],
+        *,
+        reports_prompt: bool = False,
     ) -> None:
+        self._reports_prompt = reports_prompt
         self._add_id = add_id  # to a frame, as its dialect has it
         self._inner = inner
         self._per_prompt = answers_per_prompt
@@ -61,6 +64,8 @@ class NumberedWriter:
         if not self.gives_ids:
             yield from self._inner.frames(prompt_index, output, counts)
             return
+        if self._reports_prompt:  # what is said of it depends on the time, so it has no position
+            yield from self._inner.frames(prompt_index, replace(output, outputs=[]), counts)
         turns = Turns()
         for one in output.outputs:
             answer = self._answers[prompt_index * self._per_prompt + one.index]

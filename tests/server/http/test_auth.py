@@ -280,6 +280,7 @@ def test_only_allowed_origins_get_an_answer_to_a_preflight(directory: Path) -> N
     response = request(directory, "OPTIONS", "/v1/completions", options, asks)
     assert response.status_code == 200
     assert "authorization" in response.headers["access-control-allow-headers"]
+    assert response.headers["access-control-allow-methods"].endswith("OPTIONS")
     assert "x-octavo-unknown-fields" in response.headers["access-control-expose-headers"]
     for names in ("x-stainless-lang,anthropic-version", "Authorization, X-Session-ID"):
         more = {**asks, "access-control-request-headers": names}

@@ -41,6 +41,17 @@ async def test_slots_say_how_many_run_and_need_the_key(directory: Path) -> None:
 
 
 @in_loop
+async def test_slots_may_be_left_out(directory: Path) -> None:
+    async with serving(directory, list_slots=False) as client:
+        refused = await client.get("/slots")
+        assert (refused.status_code, refused.json()["error"]["type"]) == (
+            501,
+            "not_supported_error",
+        )
+        assert not (await client.get("/props")).json()["endpoint_slots"]
+
+
+@in_loop
 async def test_other_paths_answer_like_those_with_a_version(directory: Path) -> None:
     async with serving(directory) as client:
         assert (await client.get("/models")).json() == (await client.get("/v1/models")).json()

@@ -47,6 +47,7 @@ KEPT = {
     *("spaces_between_special_tokens", "stream_options", "return_tokens_as_token_ids"),
     *("return_token_ids", "return_prompt_text", "return_token_offsets", "cache_salt", "priority"),
     *("return_assistant_tokens_mask", "request_id", "deadline_ms", "explain"),
+    *("timings_per_token", "return_progress", "verbose"),  # two concern streams alone
     "speculation",  # the text is the same with and without
     # These have an effect beside a sampler that is refused, and no other.
     *("xtc_threshold", "dynatemp_exponent", "dry_base", "dry_allowed_length"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from octavo.dialects.common.schema.sampling import CommonRequest, Count
 from octavo.dialects.common.schema.tools import (
@@ -21,6 +21,7 @@ from octavo.dialects.common.schema.tools import (
 )
 from octavo.dialects.common.schema.unsupported import CHAT_RULES
 from octavo.dialects.common.schema.usage import Usage
+from octavo.dialects.common.timings import LlamaTimings, PromptProgress
 from octavo.observe.request_timing import RequestTiming
 from octavo.serving.schema.prompts import NameInPrompt, Role
 from octavo.serving.schema.rules import FieldRules
@@ -136,6 +137,9 @@ class ChatRequest(CommonRequest, kw_only=True):
     )
     return_assistant_tokens_mask: bool | None = None  # of the prompt; /render alone has it
     prediction: Prediction | None = None  # OpenAI's predicted outputs
+    timings_per_token: bool | None = None  # llama-server's times, in each chunk of a stream
+    return_progress: bool | None = None  # a stream has a chunk for each part of the prompt
+    verbose: bool | None = None  # the answer has the prompt, as llama-server writes it
     include_reasoning: bool | None = None  # false: the answer has no reasoning, which still counts
 
 
@@ -187,6 +191,15 @@ class ChatChoice(Struct, kw_only=True):
     token_ids: list[int] | None = None
 
 
+class Verbose(Struct, kw_only=True):
+    """The prompt of an answer, and its numbers of tokens."""
+
+    prompt: str
+    tokens_evaluated: int
+    tokens_cached: int
+    tokens_predicted: int
+
+
 class ChatResponse(Struct, kw_only=True):
     """The response of a request without a stream; what does not apply is null, not missing."""
 
@@ -203,6 +216,8 @@ class ChatResponse(Struct, kw_only=True):
     prompt_text: str | None = None
     kv_transfer_params: dict[str, Any] | None = None
     metrics: RequestTiming | UnsetType = UNSET
+    timings: LlamaTimings | UnsetType = UNSET
+    verbose: Verbose | UnsetType = field(default=UNSET, name="__verbose")
     explain: dict[str, Any] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
 
@@ -242,5 +257,8 @@ class ChatChunk(Struct, kw_only=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
     metrics: RequestTiming | UnsetType = UNSET
+    timings: LlamaTimings | UnsetType = UNSET
+    prompt_progress: PromptProgress | UnsetType = UNSET
+    verbose: Verbose | UnsetType = field(default=UNSET, name="__verbose")
     explain: dict[str, Any] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
