@@ -411,3 +411,5 @@ def test_what_may_not_draft_is_not_asked_about() -> None:
     running[0].may_draft = False
     assert not ahead.pays(running, 2)
     assert [ahead.is_due(step) for step in (2, 3, 4)] == [False, False, True]
+    running[0].may_draft, running[0].catching_up = True, True
+    assert not ahead.pays(running, 4)
