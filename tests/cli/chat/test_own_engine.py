@@ -60,11 +60,15 @@ def test_it_answers_as_the_library_does(tiny: str) -> None:
 
 
 class Interrupted(Display):
-    """A terminal whose user presses Ctrl-C at the first text."""
+    """A terminal whose user presses Ctrl-C once, at the first text: a second would end the loop."""
+
+    is_pressed = False
 
     def text(self, text: str) -> None:
         super().text(text)
-        signal.raise_signal(signal.SIGINT)
+        if not self.is_pressed:
+            self.is_pressed = True
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_ctrl_c_ends_the_request_in_the_engine(tmp_path: Path) -> None:
