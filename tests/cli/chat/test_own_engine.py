@@ -72,9 +72,9 @@ class Interrupted(Display):
 
 
 def test_ctrl_c_ends_the_request_in_the_engine(tmp_path: Path) -> None:
-    llm = FakeEngine(make_directory(tmp_path))
+    llm = FakeEngine(make_directory(tmp_path), max_model_len=1024)
     engine = OwnEngine(llm)
-    made = conversation(engine, max_tokens=200, ignore_eos=True)
+    made = conversation(engine, max_tokens=700, ignore_eos=True)
     shown, made.display = made.display, Interrupted(io.StringIO(), io.StringIO())
     try:
         with pytest.raises(KeyboardInterrupt):

@@ -9,4 +9,5 @@ from tests.server.matrix.prompts import CHAT, SAMPLING, TEXT
 BODIES: dict[str, dict[str, Any]] = {
     "CompletionRequest": {"prompt": TEXT, **SAMPLING},
     "ChatRequest": {"messages": CHAT, **SAMPLING},
+    "LlamaChatRequest": {"messages": CHAT, **SAMPLING},
 }

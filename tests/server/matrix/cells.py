@@ -48,7 +48,7 @@ ALIKE: tuple[frozenset[str], ...] = (
     ),
     frozenset(
         {
-            *("ChatRequest", "MessagesRequest", "ResponsesRequest"),
+            *("ChatRequest", "LlamaChatRequest", "MessagesRequest", "ResponsesRequest"),
             *("OllamaChatRequest", "OllamaGenerateRequest", "CohereChatRequest"),
         }
     ),
