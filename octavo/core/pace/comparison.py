@@ -25,6 +25,8 @@ FIRST_SECONDS = 0.5  # in the account of a new engine
 MOST_SECONDS = 1.0  # that may be in it
 TRIAL_SECONDS = 0.2  # that must be in it again when it has been spent
 MOST_DEBT = 10.0
+# … and no more than so many steps without drafts take: to a small model, half a second is much.
+MOST_STEPS, TRIAL_STEPS = 32.0, 8.0
 # Beyond so many times what it usually takes, the time of a second model is a stall. The machine's
 # stalls are not held against it: as many seconds of them as others have taken outside of it, and a
 # small share of the time, which it has saved up to so many.
@@ -52,6 +54,7 @@ class Comparison:
         self.times = WidthTimes()
         self.seconds = FIRST_SECONDS  # in the account
         self.is_resting = False  # it has been spent
+        self._plain = math.inf  # seconds of a step without drafts; before any is measured
         self._excused = MOST_EXCUSED  # seconds of stalls
         self._num_between = NUM_UNKNOWN  # steps with drafts until one must have none
         self._num_with_drafts = 0  # steps, since the time of those without was measured
@@ -106,7 +109,7 @@ class Comparison:
         own = self._own_seconds(plan, seconds / count)
         if own > 0.0:
             self.times.learn(plan.num_tokens, own, has_drafts=False, count=count)
-            self._has_measured_without()
+            self._has_measured_without(plan.num_tokens)
         self._settle(seconds, 0.0)
 
     def _own_seconds(self, plan: StepPlan, seconds: float) -> float:
@@ -114,15 +117,17 @@ class Comparison:
         reading = self._learner.times.reading_seconds(sum(plan.starts))
         return max(_LEAST_PART * seconds, seconds - reading)
 
-    def _has_measured_without(self) -> None:
-        """Note that the time of a step without drafts is known anew."""
+    def _has_measured_without(self, num_rows: int) -> None:
+        """Note that the time of a step of so many rows without drafts is known anew."""
         self._num_with_drafts, self._wait = 0, LEAST_WAIT
+        self._plain = self.times.seconds(num_rows)
 
     def _settle(self, seconds: float, saved: float) -> None:
         """Add to the account what steps of so many seconds have saved, and their share."""
         left = self.seconds + SHARE * seconds + saved
-        self.seconds = max(-MOST_DEBT, min(left, MOST_SECONDS))
-        self.is_resting = self.seconds < (TRIAL_SECONDS if self.is_resting else 0.0)
+        self.seconds = max(-MOST_DEBT, min(left, MOST_SECONDS, MOST_STEPS * self._plain))
+        trial = min(TRIAL_SECONDS, TRIAL_STEPS * self._plain)
+        self.is_resting = self.seconds < (trial if self.is_resting else 0.0)
 
     def learn(
         self,
@@ -158,7 +163,7 @@ class Comparison:
             if num_drafts:
                 self._num_with_drafts += 1
             elif is_usual:
-                self._has_measured_without()
+                self._has_measured_without(num_rows)
         has_passed = plan.step >= self._without + NUM_WITHOUT
         if has_passed and self._num_with_drafts >= self._num_between:
             self._without = plan.step + self._wait

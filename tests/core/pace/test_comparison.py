@@ -12,12 +12,14 @@ from octavo.core.pace.comparison import (
     MOST_DEBT,
     MOST_EXCUSED,
     MOST_SECONDS,
+    MOST_STEPS,
     NUM_FOR_GAIN,
     NUM_TOGETHER,
     NUM_UNKNOWN,
     NUM_WITHOUT,
     SHARE,
     TRIAL_SECONDS,
+    TRIAL_STEPS,
     Comparison,
 )
 from octavo.core.pace.learner import Learner
@@ -194,3 +196,19 @@ def test_steps_of_a_clock_that_was_set_back_show_nothing() -> None:
     for step in range(NUM_TOGETHER):
         made.add_alike(decoding(step=step), 0.0)
     assert not made.times.knows(1)
+
+
+def test_the_account_of_a_small_model_has_less() -> None:
+    """Half a second is many steps of it: for so long, drafts that do not pay would be sent."""
+    made = comparison()
+    made.learn(decoding(step=0), 0, 0.003)
+    assert made.seconds == pytest.approx(MOST_STEPS * 0.003)
+    made.learn(decoding(2, step=1), 0, 0.3)
+    while not made.is_resting:
+        made.learn(decoding(2, step=1), 0, 0.3)
+    steps = 0
+    while made.is_resting:
+        steps += 1
+        made.learn(decoding(step=2), 0, 0.003)
+    assert made.seconds == pytest.approx(TRIAL_STEPS * made.times.seconds(1), rel=0.1)
+    assert steps > 100
