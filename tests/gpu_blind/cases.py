@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,14 +11,17 @@ from torch import Tensor
 
 from octavo.backends.base import KVLayers, KVLayout
 from octavo.backends.cuda.batch import DeviceBatch
+from octavo.backends.cuda.filters import Filters, host_filters
 from octavo.backends.cuda.kernels import copies, draw, gate, norm, paged, rounding
+from octavo.backends.cuda.kernels import edges as edge
 from octavo.backends.cuda.kernels.attention import CHUNK
 from octavo.backends.cuda.sampler import DeviceSampler
-from octavo.backends.step import HostBatch
+from octavo.backends.step import NO_ROWS, HostBatch, SlotSampling
 from octavo.backends.torch import attention, eight_bits, ops
 from octavo.backends.torch.attention import Buffers, TorchBatch, buffers_in
 from octavo.backends.torch.device import HOST
 from octavo.backends.torch.footprint import kv_pages
+from octavo.backends.torch.sampling.filters import survivors
 from octavo.layers import KVSpec, Rope
 from octavo.layers.rope import plain
 from octavo.program.listing import Attend, Norm
@@ -93,7 +96,14 @@ def gate_case(dtype: torch.dtype, activation: str, width: int = 200, rows: int =
     )
 
 
-def draw_case(name: str, size: int = 1500, *, masked: bool = False, all_nan: bool = False) -> Case:
+def draw_case(
+    name: str,
+    size: int = 1500,
+    *,
+    masked: bool = False,
+    filtered: bool = False,
+    all_nan: bool = False,
+) -> Case:
     """Return a case of draws: greedy and warm rows, one with a NaN, and one that allows nothing."""
     logits = _random(5, size, seed=5) * 3
     logits[3, size // 2] = torch.nan
@@ -103,18 +113,91 @@ def draw_case(name: str, size: int = 1500, *, masked: bool = False, all_nan: boo
     keys = torch.randint(
         -(2**62), 2**62, (5, 2), generator=torch.Generator().manual_seed(6), dtype=torch.int64
     )
-    masks = None
+    masks, filters = None, None
     if masked:
-        words = np.random.default_rng(7).integers(0, 2**32, (5, -(-size // 32)), np.uint32)
-        words[4] = 0
-        masks = torch.from_numpy(words.view(np.int32))
-    warm = torch.nonzero(temperatures > 0)[:, 0]
+        masks = _words(5, size)
+        masks[4] = 0
+    if filtered:
+        filters = _filters([(0.0, 0, 1.0), (0.0, 3, 0.5), (0.2, 0, 1.0), (0.1, 7, 0.9)] * 2)
+        filters = filters.of(slice(5))
     return Case(
         f"draw {name}",
-        lambda home: draw.draw(logits, temperatures, keys, masks, home),
-        DeviceSampler(HOST)._best(logits, warm, temperatures, keys, masks),
+        lambda home: draw.draw(logits, temperatures, keys, masks, filters, home),
+        DeviceSampler(HOST)._best(logits, temperatures, keys, masks, filters),
         0.0,
     )
+
+
+def _words(rows: int, size: int) -> Tensor:
+    """Return masks that allow about half of the tokens."""
+    words = np.random.default_rng(7).integers(0, 2**32, (rows, -(-size // 32)), np.uint32)
+    return torch.from_numpy(words.view(np.int32))
+
+
+def _filters(each: Sequence[tuple[float, int, float]]) -> Filters:
+    """Return filters of rows: min-p, top-k and top-p of each."""
+    made = host_filters(
+        [
+            SlotSampling(NO_ROWS, 0, 1.0, min_p=min_p, top_k=top_k, top_p=top_p)
+            for min_p, top_k, top_p in each
+        ]
+    )
+    return Filters(*(torch.from_numpy(array) for array in made))
+
+
+# Min-p, top-k and top-p of the rows of a case, which meet ties, both zeros, and too few tokens.
+FILTERS = [
+    *((0.0, 40, 1.0), (0.05, 0, 1.0), (0.0, 0, 0.8), (0.02, 50, 0.9), (0.0, 3, 0.2)),
+    *((0.0, 10**6, 1.0), (0.0, 2, 1.0), (0.0, 0, 0.3), (0.0, 0, 1.0), (0.0, 0, 0.4)),
+]
+
+
+def edges_case(name: str, size: int, *, masked: bool = False) -> Case:
+    """Return a case of filters: the tokens that the reference's filters keep of each row."""
+    logits = _random(len(FILTERS), size, seed=17) * 3
+    logits[6, : size // 2], logits[6, size // 2 :] = 0.0, -0.0  # more tie than top-k wants
+    logits[7, size // 3 :] = 1.0  # the edge of top-p is among equal ones
+    logits[3] = logits[3].round()
+    logits[0] = -logits[0].abs() - 0.25  # all are negative, and most are left out
+    logits[9, : size // 2], logits[9, size // 2 :] = -0.0, 0.0  # all are at the edge of top-p
+    temperatures = torch.linspace(0.6, 1.4, len(FILTERS), dtype=torch.float64)
+    masks = _words(len(FILTERS), size) if masked else None
+    expected = torch.zeros(logits.shape)
+    for row, (min_p, top_k, top_p) in enumerate(FILTERS):
+        scores = logits[row].double().numpy() / float(temperatures[row])
+        if masks is not None:
+            bits = np.unpackbits(masks[row].numpy().view(np.uint8), bitorder="little")[:size]
+            scores[bits == 0] = -np.inf
+        expected[row, survivors(scores, min_p, top_k, top_p)] = 1
+
+    def compute(home: Home) -> Tensor:
+        values, last = edge.edges(logits, temperatures, masks, _filters(FILTERS), home)
+        ids = torch.arange(size)
+        kept = (logits > values[:, None]) | (
+            (logits == values[:, None]) & (ids <= last.clamp(max=size)[:, None])
+        )
+        if masks is not None:
+            kept &= ((masks[:, ids // 32] >> (ids % 32)) & 1).bool()
+        return kept.float()
+
+    return Case(f"edges {name}", compute, expected, 0.0)
+
+
+def changes_case(name: str, count: int = 300, size: int = 500) -> Case:
+    """Return a case of single logits that bias and penalties change, to the bit."""
+    logits = _random(3, size, seed=18) * 3
+    places = torch.randperm(3 * size, generator=torch.Generator().manual_seed(19))[:count]
+    numbers = _random(4, count, seed=20)
+    numbers[1] = numbers[1].abs() + 0.5
+    expected = logits.clone()
+    DeviceSampler(HOST)._change_logits(expected, places, numbers)
+
+    def compute(home: Home) -> Tensor:
+        found = logits.clone()
+        edge.change_logits(found, places, numbers, home)
+        return found
+
+    return Case(f"edges after changes, {name}", compute, expected, 0.0)
 
 
 def copies_case(name: str, block: int = 1500, count: int = 6) -> Case:
@@ -323,6 +406,10 @@ def small_cases() -> list[Case]:
         copies_case("of blocks"),
         draw_case("masked", masked=True),
         draw_case("of failed rows, in three full parts", 3 * 1024, all_nan=True),
+        draw_case("filtered and masked", masked=True, filtered=True),
+        changes_case("some"),
+        edges_case("plain", 500),
+        edges_case("masked", 1100, masked=True),
     ]
     for dtype in (BF16, FP16, FP32):
         made += [

@@ -16,6 +16,7 @@ from octavo.backends.cuda.kernels import (
     attention,
     copies,
     draw,
+    edges,
     eight_bits,
     gate,
     norm,
@@ -93,7 +94,28 @@ WRONG = [
         "at.to(tl.uint64) *",
         "(at + 1).to(tl.uint64) *",
     ),
-    Bug("a mask is read from its other end", draw, ">> (at % 32)", ">> (31 - at % 32)"),
+    Bug("a mask is read from its other end", edges, ">> (at % 32)", ">> (31 - at % 32)"),
+    Bug("an edge is not kept", edges, "(order > edge), weight", "(order >= edge), weight"),
+    Bug("zeros have a sign", edges, "tl.where(values == 0, 0.0, values).to", "values.to"),
+    Bug("negative numbers are in reverse", edges, "(bits >> 31) & 0x7FFFFFFF", "0 * bits"),
+    Bug("top-k keeps one less", edges, "*(count.to(tl.float64)", "*(count.to(tl.float64) - 1"),
+    Bug("top-p is half of it", edges, "share * tl.sum(sums", "share * 0.5 * tl.sum(sums"),
+    Bug(
+        "what top-k leaves out counts",
+        edges,
+        "(score >= least) & (order >= bound)",
+        "(score >= least)",
+    ),
+    Bug("all ties are kept", edges, "if lacking < tl.sum(ties", "if 1e9 < tl.sum(ties"),
+    Bug("min-p is of the sum", edges, "least = best + floor", "least = best + 2 * floor"),
+    Bug("a filter is left out of draws", draw, "(at <= last)))", "(at <= last)) | inside)"),
+    Bug("a penalty raises", edges, "value -= tl.load(numbers + 2", "value += tl.load(numbers + 2"),
+    Bug(
+        "a penalty divides all",
+        edges,
+        "tl.where(value > 0, tl.div_rn(value, factor), value * factor)",
+        "tl.div_rn(value, factor)",
+    ),
     Bug(
         "ties are rounded up",
         eight_bits,
@@ -173,6 +195,13 @@ RACES = [
         "place = (tl.cast(item, tl.int64) * kv_heads + kv_head) * per_kv + r",
         "place = (tl.cast(item, tl.int64) * 0 + kv_head) * per_kv + r",
     ),
+    Bug("rows share an edge", edges, "tl.store(edges + row, edge)", "tl.store(edges, edge)"),
+    Bug(
+        "changes go past their end",
+        edges,
+        "tl.store(logits + place, value, mask=inside)",
+        "tl.store(logits + place, value)",
+    ),
     Bug("rows share a part", draw, "place = row * tl.num_programs(1) + part", "place = row + part"),
 ]
 BOUNDS = [
@@ -193,6 +222,12 @@ BOUNDS = [
         rounding,
         "row * stride + at, mask=inside, other=0.0)",
         "row * stride + at)",
+    ),
+    Bug(
+        "changes are read past their end",
+        edges,
+        "tl.load(places + at, mask=inside, other=0)",
+        "tl.load(places + at)",
     ),
     Bug(
         "a draw reads past the vocabulary",
@@ -252,7 +287,7 @@ def planted(bug: Bug, directory: Path) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.multiple(bug.module, **changed))
         # Others have imported functions of the module by their names.
-        for other in (attention, paged, place, rounding):
+        for other in (attention, paged, place, rounding, draw):
             used = {
                 name: value
                 for name, value in changed.items()

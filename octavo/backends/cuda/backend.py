@@ -302,14 +302,13 @@ class CudaBackend(TorchBackend):
     ) -> Drawing:
         """Submit a step whose tokens the device has, and wait for nothing."""
         temperatures, keys = steady.temperatures, steady.next_keys()
-        logits, tokens = graphs.run(batch, temperatures, keys, continues=True)
+        logits, tokens = graphs.run(batch, temperatures, keys, steady.filters, continues=True)
 
         def finish(drawn: NDArray[np.int64]) -> StepOutput:
             self._check_exchanges()
             if drawn.min() >= 0:
                 return StepOutput(steady.append(drawn))
-            rows = DeviceRows(list(range(len(drawn))), [], [], [])
-            none = np.empty(logits.shape, np.float32)
+            none, rows = np.empty(logits.shape, np.float32), range(len(drawn))
             return self._sampler.finish_with(draws, none, NO_FLOATS, rows, drawn.tolist())
 
         return self._drawings.add(Drawing(self._accelerator.begin_fetch([tokens]), finish))
@@ -329,8 +328,9 @@ class CudaBackend(TorchBackend):
         """Replay a graph, whose draws are used unless some rows are drawn in another way."""
         self._change(batch)
         found = self._sampler.split(draws)
-        if draws.masks is None and not found.fetched:
-            logits, tokens = graphs.run(batch, found.temperatures, signed_keys(found.keys))
+        if draws.masks is None and not found.fetched and not found.have_rules:
+            temperatures, keys = found.temperatures(), signed_keys(found.keys)
+            logits, tokens = graphs.run(batch, temperatures, keys, found.filters())
             output = self._fetched(draws, found, logits, tokens, None)
             if not output.failures:
                 slots = [self._sampler.slots[number] for number in draws.slots.tolist()]
@@ -366,4 +366,4 @@ class CudaBackend(TorchBackend):
         rows_on_host = np.empty(logits.shape, np.float32)
         if found.fetched:
             rows_on_host[found.fetched] = on_host[0]
-        return self._sampler.finish_with(draws, rows_on_host, states, found, tokens)
+        return self._sampler.finish_with(draws, rows_on_host, states, found.rows, tokens)

@@ -15,8 +15,9 @@ PART_BYTES = 64 << 20  # of the parts of one launch of attention over chunks
 _GRAPH_ROWS = 64  # of a graph, or a multiple of them: the rows of a product's tile
 _LEAST_GROUP, _SCALE_BYTES = 32, 4  # of codes of eight bits
 _ROW_COPIES = 6  # of a row's hidden state that a graph has at once
-# Copies that exist at once in the draws of sampler.py: of noise in 8 bytes, of logits in 4.
-_NOISE_COPIES, _LOGIT_COPIES = 6, 3
+# Copies that exist at once in the draws of sampler.py: of noise or of sorted tokens in 8 bytes, of
+# logits in 4.
+_NOISE_COPIES, _LOGIT_COPIES = 8, 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from octavo.backends.base import Ints
 from octavo.backends.cuda.batch import DeviceBatch
+from octavo.backends.cuda.filters import Filters
 from octavo.backends.step import NO_ROWS
 from octavo.backends.torch.attention import Buffers
 from octavo.program.listing import Instruction, Op
@@ -45,14 +46,14 @@ class Inputs(NamedTuple):
     keys: Tensor  # [rows, 2]: of the noise
     token_ids: Tensor  # [rows]
     positions: Tensor  # [rows]; below 0: the row is none
+    filters: Filters
     tables: list[Tensor]  # for each KV group [rows, blocks]
 
     def first(self, rows: int) -> Inputs:
         """Return the inputs of the first rows."""
         temperatures, keys, token_ids, positions = (each[:rows] for each in self[:4])
-        return Inputs(
-            temperatures, keys, token_ids, positions, [each[:rows] for each in self.tables]
-        )
+        few, tables = self.filters.of(slice(rows)), [each[:rows] for each in self.tables]
+        return Inputs(temperatures, keys, token_ids, positions, few, tables)
 
 
 def operation_refusal(instructions: Sequence[Instruction]) -> str | None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from octavo.backends.base import Doubles, Ints, Longs, StepSize
 from octavo.backends.cuda.accelerator import Accelerator, Graph
+from octavo.backends.cuda.filters import Filters, HostFilters
 from octavo.backends.cuda.graph_batch import GraphBatch, Inputs
 from octavo.backends.step import NO_ADAPTER, NO_ROWS, Draws, HostBatch
 from octavo.backends.torch.attention import Buffers
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_ROW_BYTES = 8 + 16 + 4 + 4  # of a row's draws, token and position
+_ROW_DOUBLES, _ROW_INTS = 5, 3  # of a row's draws, token and position
+_ROW_BYTES = 8 * _ROW_DOUBLES + 4 * _ROW_INTS
 _RING = 4  # pinned buffers: one more than steps that may be in flight
 
 
@@ -41,6 +43,7 @@ class _Pinned(NamedTuple):
     keys: Longs
     token_ids: Ints
     positions: Ints
+    filters: HostFilters
 
 
 class DecodeGraphs:
@@ -104,6 +107,7 @@ class DecodeGraphs:
         batch: HostBatch,
         temperatures: Sequence[float] | Doubles,
         keys: Longs,
+        filters: HostFilters | None = None,
         *,
         continues: bool = False,
     ) -> tuple[Tensor, Tensor]:
@@ -122,6 +126,11 @@ class DecodeGraphs:
         pinned.temperatures[:rows] = -1.0
         pinned.temperatures[: len(temperatures)] = temperatures
         pinned.keys[: len(keys)] = keys
+        if filters is not None:
+            drawn = len(filters.counts)
+            pinned.filters.floors[:drawn] = filters.floors
+            pinned.filters.shares[:drawn] = filters.shares
+            pinned.filters.counts[:drawn] = filters.counts
         self._static.copy_(pinned.buffer, non_blocking=True)
         if continues:
             self.inputs.token_ids[:count].copy_(self.tokens[:count])
@@ -185,32 +194,27 @@ class DecodeGraphs:
         outputs: Outputs = self._interpreter.run(self._batches.over(few, self._buffers))
         logits = self.logits[:rows]
         logits.copy_(outputs.logits)
-        drawn = self._sampler.best_of_rows(logits, few.temperatures, few.keys)
+        drawn = self._sampler.best_of_rows(logits, few.temperatures, few.keys, few.filters)
         if self._communicator is not None:  # the first rank alone has temperatures and keys
             drawn = self._communicator.of_first(drawn)
         self.tokens[:rows].copy_(drawn)
 
 
-def _fields(buffer: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _fields(buffer: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Filters]:
     """Return the parts of a buffer, the widest numbers first, so that all are aligned."""
-    doubles = buffer[: 24 * rows]
-    ints = buffer[24 * rows :].view(torch.int32)
-    return (
-        doubles[: 8 * rows].view(torch.float64),
-        doubles[8 * rows :].view(torch.int64).view(rows, 2),
-        ints[:rows],
-        ints[rows:],
-    )
+    end = 8 * _ROW_DOUBLES * rows
+    temperatures, floors, shares, *_ = buffer[:end].view(torch.float64).view(_ROW_DOUBLES, rows)
+    keys = buffer[24 * rows : end].view(torch.int64).view(rows, 2)
+    token_ids, positions, counts = buffer[end:].view(torch.int32).view(_ROW_INTS, rows)
+    return temperatures, keys, token_ids, positions, Filters(floors, shares, counts)
 
 
 def _pinned(buffer: Tensor, rows: int) -> _Pinned:
     content = buffer.numpy()
     content.fill(0)  # rows that are none have some token, and keys that nothing uses
-    ints = content[24 * rows :].view(np.int32)
-    return _Pinned(
-        buffer,
-        content[: 8 * rows].view(np.float64),
-        content[8 * rows : 24 * rows].view(np.int64).reshape(rows, 2),
-        ints[:rows],
-        ints[rows:],
-    )
+    end = 8 * _ROW_DOUBLES * rows
+    temperatures, floors, shares, *_ = content[:end].view(np.float64).reshape(_ROW_DOUBLES, rows)
+    keys = content[24 * rows : end].view(np.int64).reshape(rows, 2)
+    token_ids, positions, counts = content[end:].view(np.int32).reshape(_ROW_INTS, rows)
+    filters = HostFilters(floors, shares, counts)
+    return _Pinned(buffer, temperatures, keys, token_ids, positions, filters)

@@ -16,17 +16,19 @@ from numpy.typing import NDArray
 
 from octavo.backends.base import Ints, Longs
 from octavo.backends.cuda.accelerator import Fetching
+from octavo.backends.cuda.filters import host_filters
 from octavo.backends.step import LAST_SAMPLE, Draws, HostBatch, StepOutput
 from octavo.backends.torch.sampling import noise
 from octavo.backends.torch.sampling.slot import Slot
 
 
 class SteadyDraws:
-    """The slots of one step, for the steps that continue it."""
+    """The slots of one step, which have no rules, for the steps that continue it."""
 
     def __init__(self, slots: Ints, of_slots: Sequence[Slot]) -> None:
         self.slots = slots
         self.temperatures = np.array([slot.sampling.temperature for slot in of_slots])
+        self.filters = host_filters([slot.sampling for slot in of_slots])
         self._texts = [slot.tokens for slot in of_slots]
         self._seeds = noise.mixed([slot.sampling.seed for slot in of_slots])
         self._counts = np.array(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from octavo.backends.base import Ints
+from octavo.backends.cuda.filters import Filters
 from octavo.backends.cuda.sampler import DeviceSampler
 from octavo.backends.step import Draws, HostBatch, StepOutput
 from tests.backends.cuda.on_fake import (
@@ -49,15 +50,32 @@ def frozen_positions(patch: pytest.MonkeyPatch) -> None:
 def frozen_temperature(patch: pytest.MonkeyPatch) -> None:
     """Plant draws whose temperature is a number."""
 
-    def wrong(self: Any, logits: Tensor, temperatures: Tensor, keys: Tensor) -> Tensor:
-        return right(self, logits, torch.full_like(temperatures, 0.8), keys)
+    def wrong(
+        self: Any, logits: Tensor, temperatures: Tensor, keys: Tensor, filters: Filters
+    ) -> Tensor:
+        return right(self, logits, torch.full_like(temperatures, 0.8), keys, filters)
+
+    right = DeviceSampler.best_of_rows
+    patch.setattr(DeviceSampler, "best_of_rows", wrong)
+
+
+def frozen_filters(patch: pytest.MonkeyPatch) -> None:
+    """Plant draws that keep one token."""
+
+    def wrong(
+        self: Any, logits: Tensor, temperatures: Tensor, keys: Tensor, filters: Filters
+    ) -> Tensor:
+        frozen = filters._replace(counts=torch.ones_like(filters.counts))
+        return right(self, logits, temperatures, keys, frozen)
 
     right = DeviceSampler.best_of_rows
     patch.setattr(DeviceSampler, "best_of_rows", wrong)
 
 
 @pytest.mark.parametrize(
-    "plant", [frozen_positions, frozen_temperature], ids=lambda plant: plant.__name__
+    "plant",
+    [frozen_positions, frozen_temperature, frozen_filters],
+    ids=lambda plant: plant.__name__,
 )
 def test_a_frozen_number_shows_in_the_tokens(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

@@ -40,6 +40,7 @@ from tests.backends.cuda.test_steps import (
     FILTERED,
     GREEDY,
     PROMPTS,
+    RULED,
     TOLD,
     WARM,
     assert_equal,
@@ -52,6 +53,7 @@ from tests.runner.tiny import FULL, VOCABULARY, RandomWeights, convolving, make_
 BLOCKS = 64
 KINDS = (WARM, GREEDY, WARM, WARM)
 MIXED = (WARM, GREEDY, FILTERED, TOLD)
+FILTERS = (FILTERED, GREEDY, WARM, FILTERED)
 
 
 @pytest.fixture
@@ -202,7 +204,7 @@ def reference() -> TorchBackend:
 COUNTS = [4] * 9 + [1, 2, 4, 3, 4]
 
 
-@pytest.mark.parametrize("kinds", [KINDS, MIXED], ids=("plain", "mixed"))
+@pytest.mark.parametrize("kinds", [KINDS, MIXED, RULED], ids=("plain", "mixed", "ruled"))
 def test_replayed_steps_have_the_references_tokens(kinds: Sequence[Any]) -> None:
     """Contexts grow into new blocks, and the number of sequences changes."""
     backend = make_capturing(FULL, BLOCKS, 4)
@@ -214,7 +216,9 @@ def test_replayed_steps_have_the_references_tokens(kinds: Sequence[Any]) -> None
     assert len(replays) == len(COUNTS)
 
 
-@pytest.mark.parametrize("kinds", [KINDS, (GREEDY,) * 4], ids=("warm", "greedy"))
+@pytest.mark.parametrize(
+    "kinds", [KINDS, (GREEDY,) * 4, FILTERS], ids=("warm", "greedy", "filtered")
+)
 def test_steps_that_continue_each_other_have_the_references_tokens(kinds: Sequence[Any]) -> None:
     """The device has their tokens; one step between them is of other slots."""
     results = []

@@ -11,7 +11,15 @@ from msgspec import structs
 from octavo.backends.base import StepSize
 from octavo.backends.cuda import sampler
 from octavo.backends.cuda.backend import CudaBackend
-from octavo.backends.step import NO_TOKEN_LEFT, NOT_FINITE, Draws, Masks, SlotSampling, StepOutput
+from octavo.backends.step import (
+    NO_TOKEN_LEFT,
+    NOT_FINITE,
+    Draws,
+    Masks,
+    SlotSampling,
+    Stage,
+    StepOutput,
+)
 from octavo.backends.torch.backend import TorchBackend
 from tests.backends.cuda.on_fake import accelerator_of, make_backend
 from tests.backends.cuda.steps import rows_of
@@ -23,6 +31,29 @@ GREEDY = partial(SlotSampling, temperature=0.0)
 WARM = partial(SlotSampling, temperature=0.8)
 FILTERED = partial(SlotSampling, temperature=0.8, top_p=0.7, top_k=9)
 TOLD = partial(SlotSampling, temperature=1.1, logprobs=3)
+CHAINED = partial(
+    SlotSampling, temperature=1.0, chain=(Stage("top_k", 5), Stage("temperature", 0.7))
+)
+PENALISED = partial(
+    SlotSampling, temperature=0.9, repetition=1.7, presence=0.4, frequency=0.3, min_p=0.05
+)
+WINDOWED = partial(SlotSampling, temperature=0.9, repetition=1.7, frequency=0.3, penalty_window=2)
+BIASED = partial(
+    SlotSampling,
+    bias_ids=np.array([3, 7, 20], np.int32),
+    bias=np.array([2.5, -4.0, 3.0], np.float32),
+    presence=1.5,
+)
+FORBIDDEN = partial(
+    SlotSampling,
+    temperature=1.2,
+    allowed=np.arange(0, VOCABULARY, 3, dtype=np.int32),
+    bad_words=((3,), (5, 9)),
+    min_tokens=4,
+    stop_ids=np.array([6, 12], np.int32),
+    top_k=6,
+)
+RULED = (PENALISED, WINDOWED, BIASED, FORBIDDEN)
 
 
 def drawn(backend: TorchBackend, draws: Draws) -> StepOutput:
@@ -54,8 +85,11 @@ def assert_equal(found: StepOutput, expected: StepOutput) -> None:
 
 @pytest.mark.parametrize(
     "kinds",
-    [(GREEDY,) * 4, (WARM,) * 4, (FILTERED,) * 4, (TOLD, WARM, FILTERED, GREEDY)],
-    ids=("greedy", "warm", "filtered", "mixed"),
+    [
+        *((GREEDY,) * 4, (WARM,) * 4, (FILTERED,) * 4, RULED),
+        *((TOLD, WARM, FILTERED, GREEDY), (CHAINED, PENALISED, WARM, FORBIDDEN)),
+    ],
+    ids=("greedy", "warm", "filtered", "ruled", "mixed", "chained"),
 )
 def test_the_device_draws_the_references_tokens(kinds: tuple[partial[SlotSampling], ...]) -> None:
     """Slots of one kind, and of all kinds, whose rows are drawn on both sides of the bus."""
@@ -69,7 +103,7 @@ def masks_of(rng: np.random.Generator, num_rows: int) -> Masks:
 
 
 def test_masks_hold_on_the_device() -> None:
-    for kinds in ((GREEDY, WARM, WARM, GREEDY), (TOLD, WARM, FILTERED, GREEDY)):
+    for kinds in ((GREEDY, WARM, WARM, GREEDY), (TOLD, WARM, FILTERED, GREEDY), RULED):
         outputs = []
         for backend in both():
             masks = masks_of(np.random.default_rng(1), 4)
@@ -103,12 +137,34 @@ def test_logits_that_are_not_finite_fail_their_slot_alone() -> None:
     assert [found.tokens[slot] for slot in (0, 2)] == [expected.tokens[0], (0,)]
 
 
-def test_accepted_drafts_are_those_of_the_reference() -> None:
+def test_rules_that_leave_no_token_fail_their_slot_alone() -> None:
+    nothing = partial(FORBIDDEN, allowed=np.array([3], np.int32))
+    outputs = [drawn(each, draws_of(WARM, nothing, GREEDY, PENALISED)) for each in both()]
+    assert outputs[1].failures == ((1, NO_TOKEN_LEFT),)
+    assert_equal(outputs[1], outputs[0])
+
+
+def test_numbers_that_might_overflow_are_left_to_the_host() -> None:
+    """The reference computes with infinities, which a device takes for a fault of the model."""
+    extreme = partial(SlotSampling, temperature=0.9, repetition=1e-38)
+    outputs = [drawn(each, draws_of(extreme, WARM, GREEDY, WARM)) for each in both()]
+    assert not outputs[0].failures
+    assert_equal(outputs[1], outputs[0])
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [(WARM, GREEDY), (FILTERED, PENALISED), (FORBIDDEN, FILTERED)],
+    ids=("plain", "penalised", "forbidden"),
+)
+def test_accepted_drafts_are_those_of_the_reference(
+    kinds: tuple[partial[SlotSampling], ...],
+) -> None:
     """The rows of drafts are drawn at once, each with the noise of its own position."""
-    expected = drawn(tiny.make_backend(FULL, 16, 4), draws_of(WARM, GREEDY))
+    expected = drawn(tiny.make_backend(FULL, 16, 4), draws_of(*kinds))
     following = []
     for backend in both():
-        draws = draws_of(WARM, GREEDY)
+        draws = draws_of(*kinds)
         drawn(backend, draws)
         first, second = ([*PROMPTS[i], *expected.tokens[i]] for i in (0, 1))
         batch = rows_of(backend, [*first, 1, 2], [*second, 3])
@@ -123,6 +179,28 @@ def test_accepted_drafts_are_those_of_the_reference() -> None:
         )
         following.append(backend.step(batch, verified).collect())
     assert_equal(following[1], following[0])
+
+
+def test_the_rows_of_a_tree_have_the_noise_of_their_depth() -> None:
+    """Two drafts follow the same token; the row of the second one is not two tokens further."""
+    probe, slot = tiny.make_backend(FULL, 16, 4), np.zeros(1, np.int32)
+    text = [*PROMPTS[0], *drawn(probe, draws_of(WARM)).tokens[0]]
+    ((right,),) = probe.step(rows_of(probe, text), Draws((), (), slot, slot)).collect().tokens
+    drafts = [(right + 1) % VOCABULARY, right]
+    outputs = []
+    for backend in both():
+        drawn(backend, draws_of(WARM))
+        rows = np.arange(len(text) - 1, len(text) + 2, dtype=np.int32)
+        batch = rows_of(backend, [*text, *drafts])._replace(logits_rows=rows)
+        draws = Draws(
+            *((), (), slot, slot),
+            num_drafts=np.array([2], np.int32),
+            drafts=np.array(drafts, np.int32),
+            parents=np.zeros(2, np.int32),
+        )
+        outputs.append(backend.step(batch, draws).collect())
+    assert len(outputs[0].tokens[0]) == 2
+    assert_equal(outputs[1], outputs[0])
 
 
 @pytest.mark.parametrize("most", [1, 2 * VOCABULARY])
@@ -153,7 +231,14 @@ def test_a_decode_step_waits_once_and_uploads_from_pinned_memory() -> None:
     assert all(note.is_in_step for note in log)
 
 
-def test_plain_rows_bring_tokens_to_the_host_and_no_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [(WARM, GREEDY, WARM, GREEDY), (FILTERED,) * 4, RULED],
+    ids=("plain", "filtered", "ruled"),
+)
+def test_most_rows_bring_tokens_to_the_host_and_no_logits(
+    kinds: tuple[partial[SlotSampling], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend = make_backend(FULL, 16, 4)
     sizes = []
     fetch = accelerator_of(backend).fetch
@@ -163,11 +248,14 @@ def test_plain_rows_bring_tokens_to_the_host_and_no_logits(monkeypatch: pytest.M
         return fetch(tensors)  # type: ignore[arg-type,return-value]
 
     monkeypatch.setattr(accelerator_of(backend), "fetch", seen)
-    drawn(backend, draws_of(WARM, GREEDY, WARM, GREEDY))
+    drawn(backend, draws_of(*kinds))
     assert sizes == [4 * 8]
 
 
-def test_a_step_takes_no_more_than_was_measured_for_the_largest() -> None:
+@pytest.mark.parametrize("kind", [WARM, FILTERED, FORBIDDEN], ids=("warm", "filtered", "forbidden"))
+def test_a_step_takes_no_more_than_was_measured_for_the_largest(
+    kind: partial[SlotSampling],
+) -> None:
     """The forward pass is measured; what draws take with masks is computed."""
     backend = make_backend(FULL, 16, 4)
     size = StepSize(
@@ -178,5 +266,5 @@ def test_a_step_takes_no_more_than_was_measured_for_the_largest() -> None:
     assert reserved < backend.reserve(structs.replace(size, rows=256), 0)
     backend.make_cache(16)
     before = accelerator_of(backend).forget_peak()
-    drawn(backend, draws_of(*(WARM,) * 4, masks=masks_of(np.random.default_rng(1), 4)))
+    drawn(backend, draws_of(*(kind,) * 4, masks=masks_of(np.random.default_rng(1), 4)))
     assert 0 < accelerator_of(backend).peak_bytes() - before <= reserved

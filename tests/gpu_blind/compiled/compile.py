@@ -29,7 +29,7 @@ _TYPES = {
     torch.float8_e4m3fn: "fp8e4nv",
     torch.bool: "i1",
 }
-_OPTIONS = ("num_warps", "num_stages")
+_OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
 _ALIGNMENT = 16  # bytes of an address, or the factor of a number, that the compiler may rely on
 
 

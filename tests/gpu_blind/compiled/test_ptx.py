@@ -17,6 +17,7 @@ from tests.gpu_blind.cases import (
     attention_case,
     chunks_case,
     draw_case,
+    edges_case,
     norm_case,
     same_row_twice,
     small_cases,
@@ -108,10 +109,11 @@ def _barriers(case: Case, kernel: str) -> int:
         ("normalise", norm_case(BF16, "rms")),
         ("add_and_normalise", add_norm_case(BF16, "rms")),
         ("best_of_part", draw_case("plain")),
+        ("edge_of_row", edges_case("plain", 500)),
         ("attend_chunks", attention_case(BF16, "decode", Attention(sequences=((200, 1),)))),
         ("attend_rows", attention_case(BF16, "prompt", Attention(sequences=((200, 9),)))),
     ],
-    ids=["norm", "sum", "draw", "decode", "prompt"],
+    ids=["norm", "sum", "draw", "edges", "decode", "prompt"],
 )
 def test_a_missing_barrier_shows(kernel: str, case: Case) -> None:
     """Most barriers are needed; a few stand before anything is shared, or before another one."""

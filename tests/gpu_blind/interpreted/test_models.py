@@ -34,6 +34,7 @@ from tests.backends.cuda.test_steps import (
     FILTERED,
     GREEDY,
     PROMPTS,
+    RULED,
     TOLD,
     WARM,
     assert_equal,
@@ -158,7 +159,9 @@ def test_all_kernels_of_all_programs_run_before_the_first_step() -> None:
     launched = Counter(note.detail for note in accelerator_of(backend).log if note.what == "launch")
     assert launched["attend_rows"] == len(FULL) + 1
     assert launched["attend_chunks"] == 2 * len(FULL) + 1  # in the largest step too
-    assert launched["best_of_part"] == 2
+    assert launched["best_of_part"] == 4  # with masks, filters, both, and none
+    assert launched["edge_of_row"] == 2
+    assert launched["change_numbers"] == 1
     assert launched["copy_blocks"]
 
 
@@ -233,8 +236,8 @@ def test_the_device_plans_the_chunks_that_the_host_would(window: int) -> None:
 
 @pytest.mark.parametrize(
     "kinds",
-    [(GREEDY,) * 4, (WARM,) * 4, (TOLD, WARM, FILTERED, GREEDY)],
-    ids=("greedy", "warm", "mixed"),
+    [(GREEDY,) * 4, (WARM,) * 4, RULED, (TOLD, WARM, FILTERED, GREEDY)],
+    ids=("greedy", "warm", "ruled", "mixed"),
 )
 def test_the_kernels_draw_the_references_tokens(kinds: tuple) -> None:
     reference, backend = tiny.make_backend(FULL, 16, 4), make_backend()

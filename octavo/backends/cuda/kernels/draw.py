@@ -12,6 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from octavo.backends.cuda.accelerator import Accelerator
+from octavo.backends.cuda.filters import Filters
+from octavo.backends.cuda.kernels.edges import edges, is_allowed
 
 _BLOCK = 1024  # tokens of a program; the noise is computed in double precision, 8 tokens a thread
 NOT_FINITE, NONE_LEFT = -1, -2  # in place of a token
@@ -23,6 +25,8 @@ def best_of_part(
     temperatures,  # 0: greedy; below 0: the row is not drawn from, nor read
     keys,  # two for each row
     masks,  # packed bits of each row
+    edges,  # the last logit that filters keep
+    lasts,  # … and the last token with it
     scores,
     tokens,
     finite,
@@ -30,6 +34,7 @@ def best_of_part(
     words,  # of a row of masks
     block: tl.constexpr,
     has_masks: tl.constexpr,
+    has_edges: tl.constexpr,
 ):
     """Write the best score and its token in one part of one row, and whether all are finite."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -39,10 +44,10 @@ def best_of_part(
     raw = tl.load(logits + row * size + at, mask=inside, other=0.0)
     # Infinities and NaN are the numbers that differ from themselves once they are multiplied by 0.
     are_numbers = raw * 0.0 == 0.0
-    allowed = inside
-    if has_masks:
-        word = tl.load(masks + row * words + at // 32, mask=inside, other=0)
-        allowed = allowed & (((word >> (at % 32)) & 1) != 0)
+    allowed = is_allowed(inside, at, masks, row, words, has_masks)
+    if has_edges:
+        edge, last = tl.load(edges + row), tl.load(lasts + row)
+        allowed = allowed & ((raw > edge) | ((raw == edge) & (at <= last)))
     # A row with others fails. They are not compared: a NaN may give way to what is beyond the end.
     score = tl.where(are_numbers, raw, 0.0).to(tl.float64)
     if temperature > 0:
@@ -79,6 +84,7 @@ def draw(
     temperatures: Tensor,
     keys: Tensor,
     masks: Tensor | None,
+    filters: Filters | None,
     home: Accelerator,
 ) -> Tensor:
     """Return the token of each row [rows], or what failed in its place."""
@@ -87,13 +93,18 @@ def draw(
     scores = logits.new_empty(rows, parts, dtype=torch.float64)
     tokens, finite = (logits.new_empty(rows, parts, dtype=torch.int32) for _ in range(2))
     out = logits.new_empty(rows, dtype=torch.int64)
+    kept = (
+        (scores, tokens) if filters is None else edges(logits, temperatures, masks, filters, home)
+    )
+    masked = tokens if masks is None else masks
     home.launch(
         best_of_part,
         (rows, parts),
-        (logits, temperatures, keys, tokens if masks is None else masks, scores, tokens, finite),
+        (logits, temperatures, keys, masked, *kept, scores, tokens, finite),
         (size, 0 if masks is None else masks.shape[1]),
         block=_BLOCK,
         has_masks=masks is not None,
+        has_edges=filters is not None,
         num_warps=4,
     )
     home.launch(

@@ -1,4 +1,4 @@
-"""A sampler whose draws are computed by a kernel."""
+"""A sampler whose draws are computed by kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import cast
 from torch import Tensor
 
 from octavo.backends.cuda.accelerator import Accelerator
+from octavo.backends.cuda.filters import Filters
 from octavo.backends.cuda.kernels.draw import draw
+from octavo.backends.cuda.kernels.edges import change_logits
 from octavo.backends.cuda.sampler import DeviceSampler
 
 
@@ -15,9 +17,14 @@ class KernelSampler(DeviceSampler):
     """A sampler of a device that has kernels."""
 
     def _best(
-        self, raw: Tensor, warm: Tensor, temperatures: Tensor, keys: Tensor, masks: Tensor | None
+        self,
+        raw: Tensor,
+        temperatures: Tensor,
+        keys: Tensor,
+        masks: Tensor | None,
+        filters: Filters | None,
     ) -> Tensor:
-        return draw(raw, temperatures, keys, masks, cast("Accelerator", self._home))
+        return draw(raw, temperatures, keys, masks, filters, cast("Accelerator", self._home))
 
-    def best_of_rows(self, logits: Tensor, temperatures: Tensor, keys: Tensor) -> Tensor:
-        return draw(logits, temperatures, keys, None, cast("Accelerator", self._home))
+    def _change_logits(self, logits: Tensor, places: Tensor, numbers: Tensor) -> None:
+        change_logits(logits, places, numbers, cast("Accelerator", self._home))

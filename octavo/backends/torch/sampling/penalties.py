@@ -7,7 +7,7 @@ from collections import Counter, deque
 import numpy as np
 from msgspec import structs
 
-from octavo.backends.base import Floats
+from octavo.backends.base import Floats, Longs
 from octavo.backends.step import NO_ROWS, SlotSampling
 
 
@@ -39,16 +39,21 @@ class Penalties:
         self._ids[place] = token
         self._counts[place] += 1
 
+    def lowered(self) -> tuple[Longs, Floats, Floats]:
+        """Return the seen tokens, and by how much frequency and presence lower each."""
+        seen = len(self._places)
+        counts = self._counts[:seen]
+        return self._ids[:seen], self._frequency * counts, self._presence * (counts > 0)
+
     def apply(self, row: Floats) -> None:
         """Lower the logits of seen tokens in place: repetition, then frequency and presence."""
-        seen = len(self._places)
-        ids, counts = self._ids[:seen], self._counts[:seen]
+        ids, by_count, by_presence = self.lowered()
         values = row[ids]
         if self._repetition != 1.0:
             factor = self._repetition
             values = np.where(values > 0, values / factor, values * factor)
-        values -= self._frequency * counts
-        values -= self._presence * (counts > 0)
+        values -= by_count
+        values -= by_presence
         row[ids] = values
 
 

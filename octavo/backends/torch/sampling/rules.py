@@ -21,43 +21,50 @@ from octavo.backends.torch.sampling.penalties import Penalties, WindowPenalties
 class Rules:
     """One slot's rules, and the counts that follow its output."""
 
-    __slots__ = ("_penalties", "_sampling")
+    __slots__ = ("penalties", "sampling")
 
     def __init__(self, sampling: SlotSampling) -> None:
-        self._sampling = sampling
-        self._penalties: Penalties | None = None
+        self.sampling = sampling
+        self.penalties: Penalties | None = None
         if sampling.has_penalties:
             made = WindowPenalties if sampling.penalty_window else Penalties
-            self._penalties = made(sampling)
+            self.penalties = made(sampling)
 
     def add(self, token: int) -> None:
         """Count one more token of the output."""
-        if self._penalties is not None:
-            self._penalties.add(token)
+        if self.penalties is not None:
+            self.penalties.add(token)
+
+    def forbidden(self, tokens: Sequence[int]) -> list[int]:
+        """Return the tokens that bad words and min_tokens forbid next."""
+        sampling = self.sampling
+        output = tokens[sampling.num_prompt :]
+        found = []
+        for word in sampling.bad_words:
+            *before, last = word
+            if len(output) >= len(before) and output[len(output) - len(before) :] == before:
+                found.append(last)
+        if len(output) < sampling.min_tokens:
+            found += sampling.stop_ids.tolist()
+        return found
 
     def apply(self, logits: Floats, tokens: Sequence[int]) -> Floats:
         """Return a new row of logits with the rules applied; `tokens` are all known ones."""
-        sampling = self._sampling
-        output = tokens[sampling.num_prompt :]
+        sampling = self.sampling
         if sampling.allowed is None:
             row = logits.copy()
         else:
             row = np.full_like(logits, -np.inf)
             row[sampling.allowed] = logits[sampling.allowed]
-        for word in sampling.bad_words:
-            *before, last = word
-            if len(output) >= len(before) and output[len(output) - len(before) :] == before:
-                row[last] = -np.inf
-        if len(output) < sampling.min_tokens:
-            row[sampling.stop_ids] = -np.inf
+        row[self.forbidden(tokens)] = -np.inf
         row[sampling.bias_ids] += sampling.bias
         if sampling.processors:
             prompt = sampling.tokens[: sampling.num_prompt]
-            known: Ints = np.array(output, np.int32)
+            known: Ints = np.array(tokens[sampling.num_prompt :], np.int32)
             for processor in sampling.processors:
                 row = call_processor(processor, prompt, known, row)
-        if self._penalties is not None:
-            self._penalties.apply(row)
+        if self.penalties is not None:
+            self.penalties.apply(row)
         if sampling.dry is not None:
             apply_dry(sampling.dry, tokens, row)
         return row

@@ -152,6 +152,9 @@ def _converted(i: Instruction, registers: Registers) -> Values:
 
 def _compared(i: Instruction, operands: list[Values]) -> Values:
     (a, b), name = operands, i.parts[1]
+    if name in ("nan", "num"):  # whether one of them is none, or both are numbers
+        either: Values = np.isnan(a) | np.isnan(b)
+        return either if name == "nan" else ~either
     compare = {
         "lt": np.less,
         "gt": np.greater,
@@ -167,10 +170,6 @@ def _compared(i: Instruction, operands: list[Values]) -> Values:
     result: Values = compare(a, b)
     if a.dtype.kind == "f":
         is_nan = np.isnan(a) | np.isnan(b)
-        if name == "nan":
-            return is_nan
-        if name == "num":
-            return ~is_nan
         # Comparisons with NaN are false, but for those whose names end with "u".
         result = result | is_nan if len(name) == 3 and name[2] == "u" else result & ~is_nan
     return result
