@@ -4,14 +4,14 @@
 
 DIRECTORY gets everything, and a run that was stopped goes on from what is there:
 
-    model/        SmolLM2 in bf16, unless --model names another directory of a Llama
+    smollm2-bf16/ the model, unless --model names another directory of a Llama
     texts-*.jsonl answers of Octavo with the model, to prompts that are made from templates
     states/       the model's hidden states for these texts
     training      the drafter while it is trained
     settings.json how it was begun; a run with other settings needs another directory
     head/         the drafter, as EAGLE-3 is published
 
-    octavo serve DIRECTORY/model --speculative-config '{"model": "DIRECTORY/head"}'
+    octavo serve DIRECTORY/smollm2-bf16 --speculative-config '{"model": "DIRECTORY/head"}'
 
 The answers are given by two processes of one thread each; everything else takes --threads. The same
 seed gives the same texts, and the same drafter on the same machine. On a machine that others use
