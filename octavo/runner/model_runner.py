@@ -286,7 +286,8 @@ class ModelRunner:
                 _slots(started), output.tokens, dict(forced), started.lost
             )
             allowed = None if self._shaping is None else self._shaping.allowed
-            result = drafting.add_to(result, sampled_slots, allowed)
+            is_late = bool(self._in_flight)
+            result = drafting.add_to(result, sampled_slots, allowed, is_late=is_late)
         return result
 
     def _keeps(self, started: StepInFlight, drawn: tuple[int, ...], drafting: Drafting) -> bool:

@@ -134,10 +134,13 @@ class Drafting:
         result: StepResult,
         sampled: list[int],
         allowed: Callable[[int, Proposal], Proposal] | None = None,
+        *,
+        is_late: bool = False,
     ) -> StepResult:
         """Add drafts for those of these slots that get some.
 
-        `allowed` leaves of a slot's drafts those that its grammar allows.
+        `allowed` leaves of a slot's drafts those that its grammar allows. `is_late` says that the
+        next step is in flight: then the core may wait for those that are proposed behind that.
         """
         if not sampled:
             return result
@@ -165,6 +168,8 @@ class Drafting:
                     trees.append((slot, found.tree))
         if not drafts:
             return result
+        if is_late:
+            self._num_without = min(self._num_without, NUM_WITHOUT - 1)
         return result._replace(
             drafts=tuple(drafts),
             chances=tuple(chances),

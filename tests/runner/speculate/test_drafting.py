@@ -242,3 +242,16 @@ def test_what_was_kept_is_read_before_its_slot_is_freed() -> None:
     made.open(new)
     made.read()
     assert state.known(0).tolist() == [3]
+
+
+def test_behind_drafts_that_come_too_late_the_next_step_is_proposed_behind_too() -> None:
+    """The core waits for these, where such drafts would pay."""
+    made = drafting(Counting(), 1)
+    plan = without_drafts(0, 0)
+    for is_late in (False, True):
+        while not made.keeps(plan, (5,)):
+            pass
+        while made.keeps(plan, (5,)):
+            pass
+        assert made.add_to(StepResult(0, ()), [0], is_late=is_late).drafts
+        assert made.keeps(plan, (5,)) is not is_late
