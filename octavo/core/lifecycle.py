@@ -59,7 +59,8 @@ class Lifecycle:
         self.running: list[Sequence] = []  # sorted by place
         self.num_moves = 0  # how often a sequence began or ceased to run
         self.num_drafting = 0  # running sequences that may draft
-        # How probably drafts of the last result were right, by the sequence that they are for.
+        # Of the drafts of the last result that came too late, for each sequence with some: how
+        # probably those are right that will come with the next one.
         self.offers: list[tuple[float, ...]] = []
         self.slots: list[Sequence | None] = [None] * config.max_num_seqs
         self.free_slots = [*range(config.max_num_seqs - 1, -1, -1)]

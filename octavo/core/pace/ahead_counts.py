@@ -160,8 +160,8 @@ class AheadCounts:
             sequence.num_followed = sequence.num_planned
         if draft.ahead and usual >= 0:
             self._usual_step = step
-        are_outdone = any(each.verifying for each in draft.sequences if each is not None)
         if is_due:
+            are_outdone = any(each.verifying for each in draft.sequences if each is not None)
             self._ask_later(step, is_quiet=num_rows > 0 and not (draft.ahead or are_outdone))
 
     def _is_outdone(self, sequence: Sequence) -> bool:

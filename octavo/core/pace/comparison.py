@@ -106,16 +106,12 @@ class Comparison:
             return
         plan, count, seconds = self._last, self._num_alike, self._seconds_alike
         self._last, self._num_alike, self._seconds_alike = None, 0, 0.0
-        own = self._own_seconds(plan, seconds / count)
+        reading = self._learner.times.reading_seconds(sum(plan.starts))
+        own = _own_seconds(seconds / count, reading)
         if own > 0.0:
             self.times.learn(plan.num_tokens, own, has_drafts=False, count=count)
             self._has_measured_without(plan.num_tokens)
         self._settle(seconds, 0.0)
-
-    def _own_seconds(self, plan: StepPlan, seconds: float) -> float:
-        """Return what a step takes without the positions that it reads."""
-        reading = self._learner.times.reading_seconds(sum(plan.starts))
-        return max(_LEAST_PART * seconds, seconds - reading)
 
     def _has_measured_without(self, num_rows: int) -> None:
         """Note that the time of a step of so many rows without drafts is known anew."""
@@ -158,7 +154,7 @@ class Comparison:
                 self._excused += seconds - STALL * usual
             is_usual = is_usual or plan.step == self._without + 1
             if num_drafts or is_usual:
-                own = self._own_seconds(plan, seconds)
+                own = _own_seconds(seconds, reading)
                 times.learn(num_tokens, own, has_drafts=num_drafts > 0)
             if num_drafts:
                 self._num_with_drafts += 1
@@ -177,3 +173,8 @@ class Comparison:
             saved = (plain + reading) * num_accepted / num_rows
             saved -= times.seconds(num_rows + num_drafts) - plain
         self._settle(seconds, saved - (ahead_seconds - excused))
+
+
+def _own_seconds(seconds: float, reading: float) -> float:
+    """Return what a step takes without the positions that it reads."""
+    return max(_LEAST_PART * seconds, seconds - reading)
