@@ -337,7 +337,8 @@ def test_a_publisher_pays_for_what_is_computed_and_for_no_pause(
     """A few messages cost too, if each makes the thread look at all others."""
     now = computed = 0.0
     is_ready = False
-    has_come, published, look = threading.Event(), Source.published, Source.look
+    has_looked, has_come = threading.Event(), threading.Event()
+    published, look = Source.published, Source.look
 
     def take(source: Source, number: int, data: bytes) -> None:
         nonlocal now, computed
@@ -350,6 +351,8 @@ def test_a_publisher_pays_for_what_is_computed_and_for_no_pause(
         nonlocal computed
         computed += 0.5 * (is_ready and place == "waiting for all")
         look(source)
+        if is_ready:
+            has_looked.set()
 
     monkeypatch.setattr(Source, "published", take)
     monkeypatch.setattr(Source, "look", look_slowly)
@@ -361,6 +364,7 @@ def test_a_publisher_pays_for_what_is_computed_and_for_no_pause(
     try:
         publisher.recv()  # its subscription, behind all else that it has to say
         is_ready = True
+        has_looked.wait()  # so the round that reads the batch began with a slow look
         publisher.send_multipart((b"", bytes(8), batch()))
         has_come.wait()
     finally:

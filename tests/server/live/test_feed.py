@@ -186,13 +186,17 @@ async def test_a_key_sees_its_own_requests_alone(directory: Path) -> None:
                     await seen(each, lambda frame: frame["models"][0]["engines"][0]["running"])
                     for each in (one, other)
                 ]
-            ended = [
-                await seen(each, lambda frame: not frame["models"][0]["admitted"])
-                for each in (one, other)
-            ]
+            (owner, _), (stranger, _) = sorted(
+                zip((one, other), frames, strict=True),
+                key=lambda pair: len(pair[1]["requests"]),
+                reverse=True,
+            )
+            ended = await seen(owner, lambda frame: frame["ended"])
+            unseen = await frame_of(stranger)  # made at the same time, or later
     shown = [[each["id"] for each in frame["requests"]] for frame in frames]
     assert sorted(shown) == [[], ["mine"]]
-    assert sorted([[each["id"] for each in frame["ended"]] for frame in ended]) == [[], ["mine"]]
+    assert [each["id"] for each in ended["ended"]] == ["mine"]
+    assert unseen["ended"] == []
     for frame in frames:
         assert frame["is_shared"]
         assert [engine["map"] for engine in frame["models"][0]["engines"]] == [None]
