@@ -11,7 +11,7 @@ from typing import cast
 
 from msgspec import Struct, structs
 
-from octavo.backends.base import FLOAT_TYPES, Footprint, KVLayout, StepSize
+from octavo.backends.base import DRAFTER, FLOAT_TYPES, Footprint, KVLayout, StepSize
 from octavo.backends.kind import BackendKind, Sizes
 from octavo.core.config import ConfigError, CoreConfig
 from octavo.core.stats import ADAPTER
@@ -335,7 +335,8 @@ def _bill(
         raise ConfigError(str(error)) from error
     drafter, steps, drafter_bytes = opened.drafter, [largest_step], 0
     if drafter is not None:
-        drafter_bytes = sum(map(footprint.weight_bytes, tensor_sizes(drafter)))
+        sizes = (structs.replace(each, owner=DRAFTER) for each in tensor_sizes(drafter))
+        drafter_bytes = sum(map(footprint.weight_bytes, sizes))
         steps += [step_of_drafter(largest_step, each) for each in drafter.model.programs]
     return MemoryBill(
         stored=stored(opened),
@@ -360,7 +361,8 @@ def _warn_of_types(arguments: EngineArguments, opened: OpenedModel, dtype: str) 
         )
     if arguments.cpu_activations == arguments.cpu_weights == "auto":
         return
-    types = {tensor.type for tensor in tensor_sizes(opened) if tensor.is_matrix}
+    models = [each for each in (opened, opened.drafter) if each is not None]
+    types = {size.type for each in models for size in tensor_sizes(each) if size.is_matrix}
     if arguments.cpu_activations != "auto" and types <= {*FLOAT_TYPES}:
         log.warning(
             "cpu_activations=%s changes nothing: it is for weights that are quantised in the "

@@ -52,3 +52,11 @@ def _check_options(arguments: EngineArguments, choice: Choice) -> None:
                     f"{name}={value!r} is a setting of the {entry.name} backend, and the "
                     f"{choice.entry.name} backend computes here: {advice}"
                 )
+    speculation = arguments.speculative_config
+    asked = None if speculation is None else speculation.quantization
+    if asked is not None and "cpu_weights" not in choice.kind.options:
+        raise ConfigError(
+            f"speculative_config: quantization={asked!r} is for the native backend, and the "
+            f"{choice.entry.name} backend computes here, with a drafter's weights as the files "
+            "have them; leave it out"
+        )

@@ -77,6 +77,10 @@ def test_settings_may_be_a_mapping_or_json(given: Any, expected: SpeculativeConf
         ({"method": "ngram", "model": "x"}, "'model' names 'x', which drafts"),
         ({"model": 5}, "'model' must be the name or the path of a model"),
         ({"model": "x", "use_heterogeneous_vocab": True}, "must have the same vocabulary"),
+        ({"model": "x", "quantization": "awq"}, "'awq': floats do not become that format as they"),
+        ({"model": "x", "quantization": "auto"}, "'auto': floats do not become that format"),
+        ({"model": "x", "quantization": 8}, "quantization=8 must be the name of a format"),
+        ({"method": "ngram", "quantization": "int8"}, "method='ngram' has none; leave it out"),
         ({"model": "x", "draft_tensor_parallel_size": 2}, "a draft model is loaded, placed and"),
         (
             {"model": "x", "parallel_drafting": True},
@@ -124,6 +128,17 @@ def test_an_engine_takes_the_settings_or_none() -> None:
     assert read_arguments("m", {"speculative_config": None}).speculative_config is None
     with pytest.raises(ConfigError, match="must be a SpeculativeConfig"):
         EngineArguments("m", speculative_config={"method": "ngram"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "weights"),
+    [("int4", "int4"), ("int8-128", "int8-128"), ("bf16", "bf16"), ("bitsandbytes", "nf4")],
+)
+def test_a_drafters_floats_may_become_a_format_by_each_of_its_names(
+    given: str, weights: str
+) -> None:
+    assert read_speculative_config({"model": "x", "quantization": given}).weights == weights
+    assert read_speculative_config({"model": "x", "quantization": None}).weights is None
 
 
 def test_only_files_that_draft_are_looked_for() -> None:

@@ -186,6 +186,7 @@ class TensorSize(Struct, frozen=True):
     is_embedding: bool
     is_qkv: bool = False  # the projection to queries, keys and values
     is_in_act_order: bool = False  # in a stack or a table, where inputs cannot keep such an order
+    owner: str = ""  # of the program that uses it, as in `Backend.add_program`
 
 
 class Footprint(Protocol):
@@ -215,7 +216,20 @@ class Arithmetic(NamedTuple):
     accumulation_order: str = ""  # how products are added up
 
 
-class Backend(Protocol):
+class WeightMaker(Protocol):
+    """The part of a backend that turns the tensors of a model into weights."""
+
+    def parameter(self, array: NDArray[Any]) -> Value:
+        """Return a weight that is not a matrix in this backend's own form."""
+
+    def matrix(self, parts: Sequence[StoredRows], module: Module) -> Value:
+        """Stack the parts of a matrix for products or lookups."""
+
+    def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Value:
+        """Stack the matrices of all experts, each given by its parts."""
+
+
+class Backend(WeightMaker, Protocol):
     """An engine that computes steps over its paged KV cache and draws their tokens.
 
     The calls of a start come in this order: weights (`parameter`, `matrix`, `experts`), `prepare`,
@@ -238,14 +252,8 @@ class Backend(Protocol):
     def arithmetic(self) -> Arithmetic:
         """The instruction set and the order of sums."""
 
-    def parameter(self, array: NDArray[Any]) -> Value:
-        """Return a weight that is not a matrix in this backend's own form."""
-
-    def matrix(self, parts: Sequence[StoredRows], module: Module) -> Value:
-        """Stack the parts of a matrix for products or lookups."""
-
-    def experts(self, matrices: Sequence[Sequence[StoredRows]], module: Module) -> Value:
-        """Stack the matrices of all experts, each given by its parts."""
+    def maker(self, owner: str) -> WeightMaker:
+        """Return what makes the weights of a further program of this owner."""
 
     def prepare(
         self,

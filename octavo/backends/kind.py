@@ -21,6 +21,7 @@ from octavo.options.backends import Entry
 if TYPE_CHECKING:
     from octavo.backends.base import Backend, Footprint
     from octavo.distributed.context import Place
+    from octavo.options.cpu_types import CpuWeights
 
 
 class Caps(Struct, frozen=True):
@@ -59,6 +60,8 @@ class Speculation(Protocol):
 
     @property
     def has_drafter(self) -> bool: ...
+    @property
+    def weights(self) -> CpuWeights | None: ...
 
 
 class BackendSettings(Protocol):

@@ -7,17 +7,18 @@ import logging
 from msgspec import structs
 
 from octavo.backends.adapter_weights import AdapterSettings
-from octavo.backends.base import DRAFTER, Backend, KVLayout
+from octavo.backends.base import DRAFTER, FLOAT_TYPES, Backend, KVLayout
 from octavo.backends.kind import WeightFile
 from octavo.core.config import ConfigError
 from octavo.layers import DraftBlock, HiddenStates, Model
 from octavo.loader import Checkpoint, ModelFiles
 from octavo.loader import resolve as resolve_source
 from octavo.models.build import bind
+from octavo.models.footprint import tensor_sizes
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.options.engine import EngineArguments
-from octavo.options.speculation import AUTO, DRAFT_MODEL, MOST_TOKENS, MTP
+from octavo.options.speculation import AUTO, DRAFT_MODEL, MOST_TOKENS, MTP, SpeculativeConfig
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +36,24 @@ def open_with_drafter(arguments: EngineArguments) -> tuple[ModelFiles, OpenedMod
     speculation = arguments.speculative_config
     if speculation is None or not speculation.has_drafter:
         return source, opened
+    drafter = _open_drafter(arguments, speculation, source, opened)
+    _check_quantization(speculation, drafter)
+    return source, structs.replace(opened, drafter=drafter)
+
+
+def _open_drafter(
+    arguments: EngineArguments,
+    speculation: SpeculativeConfig,
+    source: ModelFiles,
+    opened: OpenedModel,
+) -> OpenedModel:
     name = speculation.drafter or arguments.model
     if not opened.spec.has_head:
         raise _error(name, f"{arguments.model!r} draws no tokens for which it could draft")
     if speculation.method == MTP:
         from octavo.models.drafters.mtp import open_own_layer
 
-        return source, structs.replace(opened, drafter=open_own_layer(opened, MTP))
+        return open_own_layer(opened, MTP)
     other = resolve_source(name)
     checkpoint = other.open()
     kind = _kind_of(name, other, checkpoint, speculation.method)
@@ -51,7 +63,7 @@ def open_with_drafter(arguments: EngineArguments) -> tuple[ModelFiles, OpenedMod
 
         drafter = open_drafter(other, checkpoint, kind, opened)
         _shorten_block(drafter.model, speculation.num_speculative_tokens)
-        return source, structs.replace(opened, drafter=drafter)
+        return drafter
     max_len = arguments.max_model_len or opened.spec.max_len
     drafter = open_model(other, max_len, checkpoint=checkpoint)
     if not drafter.spec.has_head:
@@ -59,7 +71,19 @@ def open_with_drafter(arguments: EngineArguments) -> tuple[ModelFiles, OpenedMod
     _check_sizes(name, opened, drafter)
     _check_tokens(name, (source, opened), (other, drafter))
     _check_layers(name, place_layers(drafter.model))
-    return source, structs.replace(opened, drafter=drafter)
+    return drafter
+
+
+def _check_quantization(speculation: SpeculativeConfig, drafter: OpenedModel) -> None:
+    """Refuse to make a format of floats where the drafter's files have none."""
+    if speculation.quantization is None:
+        return
+    types = {tensor.type for tensor in tensor_sizes(drafter) if tensor.is_matrix}
+    if types.isdisjoint(FLOAT_TYPES):
+        raise ConfigError(
+            f"speculative_config: quantization={speculation.quantization!r}: the drafter's files "
+            f"are quantised already ({', '.join(sorted(types))}), and are kept so; leave it out"
+        )
 
 
 def _shorten_block(model: Model, num_tokens: int | None) -> None:
@@ -95,7 +119,7 @@ def bind_drafter(opened: OpenedModel, backend: Backend) -> HiddenStates | None:
         return None
     from octavo.models.drafters.shared import take_shared
 
-    bind(drafter.model, backend, drafter.weights)
+    bind(drafter.model, backend.maker(DRAFTER), drafter.weights)
     take_shared(drafter.model, opened.model)
     return drafter.model.features
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from octavo.backends.base import Backend
+from octavo.backends.base import WeightMaker
 from octavo.distributed.context import ALONE, ParallelContext
 from octavo.layers import Attention, Linear, MatrixStack, Model, Value
 from octavo.loader.errors import TensorMismatchError
@@ -27,7 +27,7 @@ _SPARE = 10_000
 
 
 def bind(
-    model: Model, backend: Backend, weights: Weights, context: ParallelContext = ALONE
+    model: Model, backend: WeightMaker, weights: Weights, context: ParallelContext = ALONE
 ) -> None:
     """Give every layer its tensors, and narrow it to the share of its rank."""
     check_ranks(model, context)
@@ -40,7 +40,7 @@ def bind(
     narrow(model, context)
 
 
-def _value(need: Need, backend: Backend, weights: Weights, context: ParallelContext) -> Value:
+def _value(need: Need, backend: WeightMaker, weights: Weights, context: ParallelContext) -> Value:
     """Make the backend's value of a tensor; a matrix keeps its stored rows."""
     if not need.is_matrix:
         return backend.parameter(read_values(need, weights, context))

@@ -6,9 +6,11 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import cast, get_args
 
 from octavo.core.config import ConfigError
 from octavo.nearest import nearest_or_all
+from octavo.options.cpu_types import CpuWeights
 
 # How drafts are made. Those that need no model are modules of octavo/runner/speculate.
 METHODS = (
@@ -78,10 +80,12 @@ class SpeculativeConfig:
     suffix_decoding_min_token_prob: float = 0.1  # of a draft: less probable ones are not proposed
     model: str | None = None  # what drafts: a directory, a file, a name on the hub, or a class
     draft_candidates: int = 1  # of `model` for each place; of several, drafts are a tree
+    quantization: str | None = None  # what a drafter's floats become; None: the backend's own
 
     def __post_init__(self) -> None:
         _check_method(self.method)
         self._check_model()
+        self._check_quantization()
         if self.num_speculative_tokens is None and self.method not in (DFLASH, AUTO):
             object.__setattr__(self, "num_speculative_tokens", NUM_TOKENS)
         for name, (least, most) in _RANGES.items():
@@ -116,6 +120,27 @@ class SpeculativeConfig:
         """The name of the files that draft, beside those of the model; None: there are none."""
         return self.model if self.method in WITH_MODEL else None
 
+    @property
+    def weights(self) -> CpuWeights | None:
+        """The format that a drafter's floats become, by its own name; None: none was asked for."""
+        return None if self.quantization is None else _weights_of(self.quantization)
+
+    def _check_quantization(self) -> None:
+        if self.quantization is None:
+            return
+        if not isinstance(self.quantization, str):
+            raise _error(f"quantization={self.quantization!r} must be the name of a format")
+        if not self.has_drafter:
+            raise _error(
+                f"quantization={self.quantization!r} is what a second model's weights become, and "
+                f"method={self.method!r} has none; leave it out"
+            )
+        if self.weights is None:
+            raise _error(
+                f"quantization={self.quantization!r}: floats do not become that format as they are "
+                f"loaded; take one of {', '.join(_DRAFTER_WEIGHTS)}, or leave it out"
+            )
+
     def _check_model(self) -> None:
         if self.draft_candidates > 1 and self.method not in WITH_MODEL:
             raise _error(
@@ -132,6 +157,18 @@ class SpeculativeConfig:
                 f"the key 'model' names {self.model!r}, which drafts with a method of its own, and "
                 f"method={self.method!r} needs no model; leave one of them out"
             )
+
+
+# What a drafter's floats may become; no text depends on it.
+_DRAFTER_WEIGHTS: tuple[CpuWeights, ...] = tuple(
+    each for each in get_args(CpuWeights) if each != "auto"
+)
+
+
+def _weights_of(name: str) -> CpuWeights | None:
+    from octavo.options.quantization import made_at_load  # here, since few engines need it
+
+    return cast("CpuWeights | None", name if name in _DRAFTER_WEIGHTS else made_at_load(name))
 
 
 _NEEDED = {
@@ -161,7 +198,7 @@ _OF_OTHER_METHODS = {
     **dict.fromkeys(
         (
             *("draft_tensor_parallel_size", "tensor_parallel_size", "draft_load_config"),
-            *("quantization", "moe_backend", "attention_backend", "kv_cache_dtype"),
+            *("moe_backend", "attention_backend", "kv_cache_dtype"),
             *("max_model_len", "revision", "code_revision", "enforce_eager"),
             "draft_lm_head_quantization",
         ),

@@ -65,6 +65,7 @@ class NativeOptions(Struct, frozen=True):
 
     kv_dtype: KvDtype = "bfloat16"
     weights: KeptWeights = "auto"
+    drafter_weights: KeptWeights = "auto"  # those of a model that drafts
     activations: CpuActivations = "auto"
     num_threads: int = 0  # 0: one for each physical core that this process may use
     instruction_set: str = ""  # empty: the best that this processor runs, or the fastest measured
@@ -198,8 +199,11 @@ class NativeBackend:
     def weight_bytes(self) -> int:
         return self._packer.num_bytes
 
+    def maker(self, owner: str) -> Packer:
+        return self._packer.with_floats_as(self._options.drafter_weights)
+
     def parameter(self, array: NDArray[Any]) -> Vector:
-        return self._packer.vector(array)
+        return self._packer.parameter(array)
 
     def matrix(self, parts: Sequence[StoredRows], module: Module) -> operands.Matrix:
         return self._packer.matrix(parts, module)
@@ -270,7 +274,7 @@ class NativeBackend:
         listing = self._rewritten(listing, model)
         refuse_unsupported(listing)
         in_ranks = self.ranks is not None and self._sums is None
-        emitter = Emitter(program, self.tier, self._packer.vector, adapted, in_ranks=in_ranks)
+        emitter = Emitter(program, self.tier, self._packer.parameter, adapted, in_ranks=in_ranks)
         barriers = emitter.emit(listing)
         if self._options.owners is not None:
             program.copy_experts_after(self._options.owners.step_interval)

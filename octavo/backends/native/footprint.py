@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from octavo.backends.base import KVLayout, KVPages, StepSize, TensorSize, VectorSize
+from octavo.backends.base import DRAFTER, KVLayout, KVPages, StepSize, TensorSize, VectorSize
 from octavo.backends.native import _native
 from octavo.backends.native.kv_formats import KV_FORMATS, KvDtype
 from octavo.backends.native.packing import (
@@ -47,11 +47,12 @@ class NativeFootprint(Struct, frozen=True):
     kv_dtype: KvDtype
     activations: CpuActivations = "auto"
     most_kv_bytes: int = _MOST_KV_BYTES
+    drafter_weights: KeptWeights = "auto"
 
     @property
     def formats(self) -> str:
-        """The settings on which the formats of a model's weights depend."""
-        return f"{self.weights} {self.activations}"
+        """The settings on which the formats of the models' weights depend."""
+        return f"{self.weights} {self.activations} {self.drafter_weights}"
 
     def weight_bytes(self, tensor: TensorSize) -> int:
         """Return the bytes of a packed tensor: panels of its format, or fp32 if it is no matrix."""
@@ -60,7 +61,7 @@ class NativeFootprint(Struct, frozen=True):
         format_ = choose_format(
             in_act_order(tensor.type) if tensor.is_in_act_order else tensor.type,
             tensor.inputs,
-            self.weights,
+            self.drafter_weights if tensor.owner == DRAFTER else self.weights,
             self.activations,
             is_embedding=tensor.is_embedding,
             is_qkv=tensor.is_qkv,

@@ -92,6 +92,12 @@ class NativeKind:
                     f"{name}={value!r} is not possible beside dtype='float32', which keeps "
                     "everything exact; leave one of them out"
                 )
+        drafting = settings.speculative_config
+        if drafting is not None and drafting.weights is not None and not self._is_packed(settings):
+            raise ValueError(
+                f"speculative_config: quantization={drafting.weights!r} is not possible beside "
+                "dtype='float32', which keeps everything exact; leave one of them out"
+            )
         _check_activations(settings.cpu_weights, settings.cpu_activations)
         _check_kernels(settings.num_threads, settings.cpu_isa, settings.accumulation_order)
         if is_first and settings.packed_cache is not None:
@@ -111,12 +117,17 @@ class NativeKind:
         from octavo.backends.native.kv_formats import kv_dtype_named
 
         if not self._is_packed(settings):
-            return NativeFootprint("float32", "float32")
+            return NativeFootprint("float32", "float32", drafter_weights="float32")
         is_asked = settings.dtype in ("bfloat16", "float16") and settings.cpu_weights == "auto"
         weights = "bfloat16" if is_asked else settings.cpu_weights
         kv_dtype = kv_dtype_named(settings.kv_cache_dtype)
         activations = cast("CpuActivations", settings.cpu_activations)
-        return NativeFootprint(cast("KeptWeights", weights), kv_dtype, activations)
+        return NativeFootprint(
+            cast("KeptWeights", weights),
+            kv_dtype,
+            activations,
+            drafter_weights=_drafter_weights(settings),
+        )
 
     def memory(self) -> machine.Memory:
         return machine.memory()
@@ -138,6 +149,7 @@ class NativeKind:
             NativeOptions(
                 kv_dtype=footprint.kv_dtype,
                 weights=footprint.weights,
+                drafter_weights=footprint.drafter_weights,
                 activations=footprint.activations,
                 num_threads=settings.num_threads or env.cpu_threads(),
                 instruction_set=settings.cpu_isa or env.cpu_instruction_set(),
@@ -151,6 +163,18 @@ class NativeKind:
                 owners=owners,
             )
         )
+
+
+def _drafter_weights(settings: BackendSettings) -> KeptWeights:
+    """Return what the floats of a model that drafts become: a narrow format by default.
+
+    Its passes take the time of reading its weights, and no text depends on what it proposes.
+    """
+    asked = settings.speculative_config
+    if asked is not None and asked.weights is not None:
+        return asked.weights
+    own = settings.cpu_weights
+    return "int8" if own in ("auto", "bf16") else cast("KeptWeights", own)
 
 
 def _class_at(place: RankPlace | StagePlace | None) -> tuple[type[NativeBackend], bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from copy import copy
 from itertools import groupby
 from typing import Literal
 
@@ -176,7 +177,13 @@ class Packer:
         """Return when everything is packed."""
         self._panels.finish()
 
-    def vector(self, values: NDArray[np.float32]) -> Vector:
+    def with_floats_as(self, weights: KeptWeights) -> Packer:
+        """Return a packer of the same store that makes another format of floats."""
+        other = copy(self)
+        other._weights = weights
+        return other
+
+    def parameter(self, values: NDArray[np.float32]) -> Vector:
         flat = np.ascontiguousarray(values, np.float32).reshape(-1)
         return Vector(flat, self._store.vector(flat))
 

@@ -128,6 +128,9 @@ class TorchBackend:
         # It starts with the first step.
         self._thread = ThreadPoolExecutor(1, "octavo torch", initializer=_take_number_of_threads)
 
+    def maker(self, owner: str) -> TorchBackend:
+        return self
+
     def parameter(self, array: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array).to(self.dtype)
         self.weight_bytes += tensor.nbytes

@@ -83,6 +83,7 @@ KEYS: Mapping[str, str] = {
     "--spec-default": f"{_SPECULATION}.method=ngram",
     "--speculative-algorithm": f"{_SPECULATION}.method",
     "--speculative-eagle-topk": f"{_SPECULATION}.draft_candidates",
+    "--speculative-draft-model-quantization": f"{_SPECULATION}.quantization",
 }
 # Flags whose values stand for something else.
 _THINKING = {
@@ -319,7 +320,6 @@ OTHERS: tuple[Other, ...] = (
         None,
     ),
     Other(("--speculative-moe-runner-backend",), "the backend has one", None),
-    Other(("--speculative-draft-model-quantization",), _AS_THE_MODEL),
     Other(("--speculative-draft-model-revision",), "write it behind the name: ORG/NAME@REVISION"),
     Other(("--speculative-draft-load-format",), _AS_THE_MODEL),
     Other(("--speculative-token-map",), "the files of a drafter have its tokens (d2t)"),

@@ -22,7 +22,7 @@ from tests.runner.speculate.head_files import (
     make_eagle3,
     save,
 )
-from tests.runner.speculate.medusa_files import MEDUSA_FILE, NUM_HEADS, make_medusa
+from tests.runner.speculate.medusa.files import MEDUSA_FILE, NUM_HEADS, make_medusa
 from tests.runner.speculate.mtp_files import MIMO_LAYER
 
 Matrix = NDArray[np.float64]

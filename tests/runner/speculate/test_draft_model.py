@@ -30,9 +30,11 @@ WAYS: tuple[dict[str, Any], ...] = (
 
 
 @contextmanager
-def engine(directory: Path, drafter: Path, **options: Any) -> Iterator[LLM]:
+def engine(
+    directory: Path, drafter: Path, keys: dict[str, str] | None = None, **options: Any
+) -> Iterator[LLM]:
     """Make an engine in which all is sent that is proposed, in parts of each text nothing."""
-    config = {"model": str(drafter), "num_speculative_tokens": 4}
+    config = {"model": str(drafter), "num_speculative_tokens": 4, **(keys or {})}
     given = {**ENGINE, "dtype": "float32", "speculative_config": config, **options}
     with (
         mock.patch.object(DraftCounts, "_costs", return_value=None),
@@ -70,7 +72,8 @@ def test_a_drafter_with_the_weights_of_the_model_is_never_wrong(
         SamplingParams(max_tokens=20 + place, ignore_eos=True, **WAYS[place % len(WAYS)])
         for place in range(24)
     ]
-    with engine(directory, directory, **(options or {"backend": "torch"})) as llm:
+    keys = {"quantization": "bf16"} if "dtype" in options else {}
+    with engine(directory, directory, keys, **(options or {"backend": "torch"})) as llm:
         llm.generate([{"prompt_token_ids": each} for each in make_prompts()], asked, use_tqdm=False)
         stats = stats_of(llm)
     assert stats.num_accepted_drafts == stats.num_drafts > 100

@@ -105,7 +105,8 @@ def test_a_layer_for_drafts_is_counted_where_it_is_used(tmp_path: Path) -> None:
     names = sorted({*drafter.weights.shapes()})
     assert "model.layers.0.eh_proj/0.weight" in names
     assert not any("embed_tokens" in name or "shared_head.head" in name for name in names)
-    assert bill.drafter_bytes > 4 * sum(map(math.prod, drafter.weights.shapes().values()))
+    count = sum(map(math.prod, drafter.weights.shapes().values()))
+    assert count < bill.drafter_bytes < 3 * count  # most in eight bits, and narrow matrices
     assert weight_files(opened) == tuple(opened.checkpoint.files)
     plain = read_arguments(str(directory), {"backend": "native"})
     _, alone = open_with_drafter(plain)

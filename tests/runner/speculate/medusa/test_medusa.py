@@ -18,7 +18,7 @@ from octavo.resolve import make_bill
 from octavo.runner.speculate.heads import HeadsProposer
 from tests.api.tiny import make_model
 from tests.runner.speculate.head_files import load, save
-from tests.runner.speculate.medusa_files import MEDUSA_FILE, NUM_DRAFTED, as_vllm, make_medusa
+from tests.runner.speculate.medusa.files import MEDUSA_FILE, NUM_DRAFTED, as_vllm, make_medusa
 from tests.runner.speculate.recorded import proposals_of
 
 # How the files are written: the layers of a head, whether they have a bias, vLLM's prefix (None:

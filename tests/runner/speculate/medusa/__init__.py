@@ -1,0 +1,1 @@
+"""Medusa: files of heads, and the tests of what they draft."""
