@@ -1,12 +1,13 @@
 """Measure what speculation gains, on answers that repeat their prompts and on ordinary ones.
 
-    python benchmarks/speculation.py [--model smollm2] [--streams 1,8] [--rounds 5] [--json]
+    python benchmarks/speculation.py [--model smollm2] [--method ngram] [--streams 1,8] [--rounds 5]
     python benchmarks/speculation.py --rows           the time of a step by its rows
     python benchmarks/speculation.py --drafter DIRECTORY [--kinds ordinary,held-out]
 
 Two engines in one process, one with drafts and one without, answer the same prompts in turns, so
-that other load on the machine affects both. Drafts are by prompt lookup, or by what --drafter
-names. Prompts are those of `drafts/prompts.py`; `held-out` ones are others, with which
+that other load on the machine affects both. Drafts are by prompt lookup, by suffixes of the text
+itself (--method suffix; answers of earlier rounds are not kept, for they are the same), or by what
+--drafter names. Prompts are those of `drafts/prompts.py`; `held-out` ones are others, with which
 `train_draft.py` does not train either. A ratio is one round's time without by its time with; the
 table has the median and the range. The answers must be equal. With --rows, the engine computes
 steps with different numbers of drafts. On a machine that others use too, `--clock processor
@@ -153,7 +154,9 @@ def measure_rows(asked: argparse.Namespace) -> list[dict[str, Any]]:
 def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
     """Compare the engines in all cases."""
     options = {**OPTIONS, "num_threads": asked.threads}
-    settings: dict[str, Any] = {"method": "ngram"}
+    settings: dict[str, Any] = {"method": asked.method}
+    if asked.method == "suffix":
+        settings["suffix_decoding_max_cached_requests"] = 0
     if asked.drafter:
         settings = {"model": asked.drafter, "num_speculative_tokens": asked.drafts}
     with (
@@ -175,6 +178,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--streams", default=[1, 8], type=lambda text: [int(each) for each in text.split(",")]
     )
+    parser.add_argument("--method", choices=("ngram", "suffix"), default="ngram")
     parser.add_argument("--drafter", help="a drafter's directory, in place of prompt lookup")
     parser.add_argument("--drafts", type=int, default=4, help="most drafts of a drafter in a step")
     parser.add_argument(
