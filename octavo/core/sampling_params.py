@@ -204,7 +204,7 @@ class SamplingParams:
             "bad_words_token_ids": [token for word in self.bad_words_token_ids for token in word],
         }
         if self.sampler_options is not None:
-            ids["dry_breaker_ids"] = self.sampler_options.dry_breaker_ids
+            ids["dry_breaker_ids"] = self.sampler_options.dry_breaker_ids or ()
         for name, tokens in ids.items():
             if max(tokens, default=0) >= size:
                 unknown = listed([token for token in tokens if token >= size])

@@ -88,5 +88,5 @@ def dry_of(options: SamplerOptions) -> Dry | None:
         options.dry_base,
         options.dry_allowed_length,
         window,
-        options.dry_breaker_ids,
+        options.dry_breaker_ids or (),
     )

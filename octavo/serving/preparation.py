@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from octavo.api.breakers import with_breakers
+from octavo.api.breakers import with_breaker_tokens
 from octavo.api.outputs import RequestError
 from octavo.api.pooling.inputs import check_most, longest_prompt
 from octavo.api.pooling.served import check_generates
@@ -28,6 +28,7 @@ from octavo.api.requests import (
     distinct,
 )
 from octavo.api.shapes import shape_error
+from octavo.core.parameters.samplers import SamplerOptions, read_sampler_options
 from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
 from octavo.formats.deltas import PlainText
 from octavo.grammar.checked import CheckedShape, Key, ShapeJob, job_of
@@ -200,11 +201,21 @@ def jobs_of(
             max_tokens=asked.most_in_pieces or facts.max_model_len,
             wants_text=asked.wants_text or (logs_prompts and not is_ids),
             bad_words=[] if jobs else asked.bad_words,  # they are tokenised once
+            breakers=[] if jobs else _breakers(asked),
             prediction="" if jobs else text,
             packed_prediction=b"" if jobs else packed(ids),
         )
         jobs.append(job)
     return jobs
+
+
+def _breakers(asked: GenerationRequest) -> Sequence[str]:
+    """Return the texts over which no repetition reaches, if the request has a penalty for some."""
+    try:
+        options = read_sampler_options(asked.sampling.get("sampler_options", SamplerOptions()))
+    except RequestError:  # it is refused later, with all its parameters
+        return []
+    return options.dry_sequence_breakers if options is not None and options.has_dry else []
 
 
 async def _prepared(server: Server, asked: GenerationRequest, owner: str) -> list[PreparedPrompt]:
@@ -231,7 +242,7 @@ async def _prepared(server: Server, asked: GenerationRequest, owner: str) -> lis
 
 def _is_ready(job: PromptJob) -> bool:
     """Return whether a prompt of token ids needs no worker."""
-    needs_worker = job.wants_text or job.bad_words or job.prediction
+    needs_worker = job.wants_text or job.bad_words or job.breakers or job.prediction
     return bool(job.packed_ids) and not needs_worker
 
 
@@ -340,7 +351,8 @@ def _sampling(
     values["output_kind"] = RequestOutputKind.FINAL_ONLY
     if asked.is_stream:
         values["output_kind"] = RequestOutputKind.DELTA
-    return with_breakers(server.llm.model, SamplingParams(**values))
+    sampling = SamplingParams(**values)
+    return with_breaker_tokens(server.llm.model, sampling, prompts[0].breaker_ids)
 
 
 def _check_room(server: Server, asked: GenerationRequest, prompts: list[PreparedPrompt]) -> None:

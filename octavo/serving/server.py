@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -168,6 +169,7 @@ class Server:
             cohere_is_reasoning_model=config.cohere_is_reasoning_model,
             max_embed_len=config.max_embed_len or llm.facts.pooling.max_embed_len,
             tokens_only=config.tokens_only,
+            is_verbose=logging.getLogger("octavo").isEnabledFor(logging.DEBUG),
             seed=llm.model.seed,
         )
         llm.model.set_formats(self.context.formats.formats)

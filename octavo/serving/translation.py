@@ -30,6 +30,7 @@ class TranslationContext(Struct, frozen=True, kw_only=True):
     content_format: ContentFormat = "auto"  # of chat templates
     cohere_is_reasoning_model: bool | None = None  # None: as the format of reasoning is
     tokens_only: bool = False  # no answer has a text
+    is_verbose: bool = False  # answers at llama.cpp's own path have their prompt
     seed: int = 0  # of requests without one, in dialects where they share it; 0: they draw one
     max_embed_len: int | None = None  # of a text that is embedded in pieces
 

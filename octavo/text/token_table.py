@@ -18,6 +18,7 @@ from octavo.text.token_bytes import Spelling, TokenBytes, TokenizerError, TokenN
 
 MAX_TOKEN_BYTES = 1 << 16  # of the longest token
 MAX_TABLE_BYTES = 1 << 26  # of all tokens together
+MAX_MARKS = 64  # that are put around a text
 MAX_TEMPLATE_CHARACTERS = 1 << 18  # of a chat template
 
 
@@ -37,12 +38,19 @@ class TokenTable:
         special_tokens: Mapping[str, str] | None = None,
         end_ids: Iterable[int] = (),
         chat_templates: Mapping[str, str] | None = None,
+        marks: Sequence[int] = (),
     ) -> None:
         self._names = names
         self.bytes_by_token = bytes_by_token
         self.special_tokens = dict(special_tokens or {})
         self.chat_templates = dict(chat_templates or {})
         self.end_ids = frozenset(end_ids)
+        self._marks = tuple(marks)
+
+    @property
+    def marks(self) -> Sequence[int]:
+        """The tokens of an empty text: the marks that every text gets, such as of its beginning."""
+        return self._marks
 
     @property
     def added_tokens(self) -> Mapping[int, str]:
@@ -127,6 +135,7 @@ class PackedTable(Struct, frozen=True, tag=True):
     special_tokens: dict[str, str]
     end_ids: list[int]
     chat_templates: dict[str, str]  # to recognise the formats of answers
+    marks: list[int]
 
 
 class _PackedNames:
@@ -173,6 +182,7 @@ def pack(table: TokenTable, token_ids: Iterable[int]) -> PackedTable:
             for name, source in table.chat_templates.items()
             if len(source) <= MAX_TEMPLATE_CHARACTERS
         },
+        marks=list(table.marks[:MAX_MARKS]),
     )
 
 
@@ -195,4 +205,5 @@ def unpack(packed: PackedTable) -> TokenTable:
         special_tokens=packed.special_tokens,
         end_ids=packed.end_ids,
         chat_templates=packed.chat_templates,
+        marks=packed.marks,
     )

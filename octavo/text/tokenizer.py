@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -57,6 +57,10 @@ class Tokenizer(TokenTable):
         """The highest token id plus one; a model's head may be padded to more."""
         ids = self.backend.get_vocab(with_added_tokens=True).values()
         return max(ids, default=-1) + 1
+
+    @property
+    def marks(self) -> Sequence[int]:
+        return self.encode("")
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of `text`, with the model's special tokens if `add_special_tokens`.

@@ -48,6 +48,7 @@ class PromptJob(Struct, frozen=True, kw_only=True):
     packed_ids: bytes = b""
     add_special_tokens: bool = True
     bad_words: list[str] = []  # tokenised each on its own
+    breakers: Sequence[str] = ()  # over which no repetition reaches, with DRY
     prediction: str = ""  # a text that the answers may follow
     packed_prediction: bytes = b""  # its tokens instead
     keep_tokens: int | None = None  # of the prompt, at most
@@ -103,6 +104,7 @@ class PreparedPrompt(Struct, frozen=True, kw_only=True, tag=True):
     template_seconds: float = 0.0
     tokenize_seconds: float = 0.0
     bad_words_token_ids: list[list[int]] = []
+    breaker_ids: list[int] = []
     packed_prediction: bytes = b""  # its tokens, four bytes each
     listed_tokens: bytes = b""  # JSON, which goes to the client as it is
     listed_strings: bytes = b"null"

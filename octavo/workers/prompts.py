@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from octavo.core.sampling_params import TOO_LONG
+from octavo.text.breakers import breaker_tokens
 from octavo.text.chat.messages import ChatTemplateError, check_surrogates
 from octavo.text.chat.system_first import render_with_system, with_fewer_turns
 from octavo.text.chat.template import Place, mask_of
@@ -95,6 +96,7 @@ class PromptMaker:
             num_tokens=len(token_ids),
             second_from=second_from,
             bad_words_token_ids=bad_words,
+            breaker_ids=breaker_tokens(self.tokenizer, job.breakers),
             packed_prediction=packed(self._predicted(job)),
             packed_places=packed(list(chain(*places)))
             if job.wants_places and not is_too_long

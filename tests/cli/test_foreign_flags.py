@@ -190,7 +190,7 @@ def test_servers_settings_have_other_names_too() -> None:
             "--shutdown-timeout",
             "5",
         ),
-        *("--max-num-queued-tokens", "99", "--api-prefix", "/llm", "--n-predict", "7"),
+        *("--max-num-queued-tokens", "99", "--api-prefix", "/llm"),
         *("--sse-keep-alive-interval", "3", "--chat-template-kwargs", '{"a": 1}'),
     )
     assert config == ServerSettings(
@@ -200,11 +200,9 @@ def test_servers_settings_have_other_names_too() -> None:
         drain_seconds=5.0,
         max_waiting_tokens=99,
         root_path="/llm",
-        max_output_tokens=7,
         ping_seconds=3.0,
         default_chat_template_kwargs={"a": 1},
     )
-    assert server("--n-predict", "-1").max_output_tokens is None
 
 
 @pytest.mark.parametrize(

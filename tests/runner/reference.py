@@ -49,7 +49,7 @@ def masked(
         row[token] -= sampling.presence_penalty
     if options is not None:
         tokens = [*prompt, *output]
-        for token, penalty in dry_penalties(options, tokens, options.dry_breaker_ids).items():
+        for token, penalty in dry_penalties(options, tokens, options.dry_breaker_ids or ()).items():
             row[token] -= penalty
     return row
 

@@ -116,7 +116,7 @@ def test_breakers_are_the_last_tokens_of_their_texts(llm: LLM) -> None:
     options = SamplerOptions(dry_multiplier=1.0, dry_sequence_breakers=("x", "the"))
     ends = [encode(text, add_special_tokens=False)[-1] for text in ("x", "ax", "the", "athe")]
 
-    def breakers_of(options: SamplerOptions) -> tuple[int, ...]:
+    def breakers_of(options: SamplerOptions) -> tuple[int, ...] | None:
         (request,) = requests_of(llm, PROMPT, SamplingParams(sampler_options=options))
         assert request.sampling.sampler_options is not None
         return request.sampling.sampler_options.dry_breaker_ids

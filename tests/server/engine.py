@@ -39,6 +39,8 @@ from octavo.engine.tensor_files import UNFIT
 from octavo.exec.inline import InlineExecutor
 from octavo.model_facts import GenerationDefaults, PoolingFacts
 from octavo.options.engine import EngineArguments
+from octavo.text.token_table import unpack
+from octavo.text.tokenizer import Tokenizer
 from octavo.wire.facts import EngineFacts
 from tests.api.tiny import make_tokenizer_files
 from tests.exec.at_once import AtOnce
@@ -269,6 +271,10 @@ class FakeEngine(AsyncLLM):
             arguments = replaced(arguments, enable_lora=True, max_loras=max_loras)
             copies = AdapterCopies(1 << 20, 1 << 18, directory / "copies")
         self._settle(InlineClient(self.core, facts), arguments, (), copies=copies)
+        tokenizer = self.model.tokenizer
+        assert isinstance(tokenizer, Tokenizer)
+        self.splitter = tokenizer  # a server has none, so that only its prompt workers split texts
+        self.model.tokenizer = unpack(tokenizer.pack())
 
     async def load_adapter(self, digest: str, place: Path) -> bool:
         """Refuse an adapter whose settings say that it does not fit, as an engine would."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers, processors
 
 from octavo.text import token_table
 from octavo.text.token_bytes import TokenizerError
@@ -57,6 +57,15 @@ def test_texts_are_those_of_the_tokenizer(tmp_path: Path) -> None:
         assert table.end_ids == tokenizer.end_ids
         assert table.special_ids == tokenizer.special_ids
         assert table.special_tokens == tokenizer.special_tokens
+
+
+def test_the_table_knows_the_marks_of_every_text() -> None:
+    tokenizer = word_tokenizer({"<unk>": 0, "<s>": 1, "</s>": 2, "a": 3})
+    assert sent(tokenizer).marks == ()
+    tokenizer.backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    assert [*sent(tokenizer).marks] == [*tokenizer.marks] == [1, 2]
 
 
 def test_ids_far_apart_take_no_memory_for_those_between() -> None:

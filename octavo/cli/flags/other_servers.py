@@ -25,7 +25,6 @@ SAME: Mapping[str, str] = {
     **dict.fromkeys(("-c", "--ctx-size"), "--max-model-len"),
     **dict.fromkeys(("-np", "--parallel"), "--max-num-seqs"),
     **dict.fromkeys(("-t", "--threads"), "--num-threads"),
-    **dict.fromkeys(("--predict", "--n-predict"), "--max-output-tokens"),
     **dict.fromkeys(("-a", "--alias"), "--served-model-name"),
     "--ssl-key-file": "--ssl-keyfile",
     "--ssl-cert-file": "--ssl-certfile",
@@ -67,6 +66,7 @@ _DRAFT_TOKENS = (
 KEYS: Mapping[str, str] = {
     "--cache-prompt": "--enable-prefix-caching",
     **dict.fromkeys(("--temp", "--temperature"), f"{_SAMPLING}.temperature"),
+    **dict.fromkeys(("--predict", "--n-predict"), f"{_SAMPLING}.max_new_tokens"),
     "--top-k": f"{_SAMPLING}.top_k",
     "--top-p": f"{_SAMPLING}.top_p",
     "--min-p": f"{_SAMPLING}.min_p",
@@ -211,8 +211,8 @@ OTHERS: tuple[Other, ...] = (
     Other(("--rpc",), "there is one process"),
     Other(("--control-vector",), "only adapters change what a layer computes"),
     Other(("-mm", "--mmproj", "-mmu", "--mmproj-url", "--media-path"), _TEXT),
-    Other(("--draft-min", "--draft-n-min", "--draft-p-min", "--spec-draft-n-min"), _CHOSEN),
-    Other(("--spec-draft-p-min", "--spec-draft-p-split", "--draft-p-split"), _CHOSEN),
+    Other(("--draft-min", "--draft-n-min", "--draft-p-min", "--spec-draft-n-min"), _CHOSEN, None),
+    Other(("--spec-draft-p-min", "--spec-draft-p-split", "--draft-p-split"), _CHOSEN, None),
     Other(
         (
             *("-cd", "--ctx-size-draft", "-ctkd", "--cache-type-k-draft", "--spec-draft-type-k"),

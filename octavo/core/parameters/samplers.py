@@ -65,7 +65,7 @@ class SamplerOptions:
     dry_allowed_length: int = 2  # shorter repetitions have no penalty
     dry_penalty_last_n: int = -1  # tokens that DRY looks back; -1: MAX_WINDOW; 0: off
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")  # no repetition reaches over one
-    dry_breaker_ids: tuple[int, ...] = ()  # set by the front end
+    dry_breaker_ids: tuple[int, ...] | None = None  # set by the front end; None: not yet
     mirostat: int = 0  # its version, 1 or 2, behind temperature alone; 0: off
     mirostat_tau: float = 5.0  # the surprise of tokens that is aimed at, in bits
     mirostat_eta: float = 0.1  # how fast the bound of surprise follows it
@@ -81,10 +81,11 @@ class SamplerOptions:
             raise RequestError("typical_p=0.0 leaves no token; it must be above 0 and at most 1")
         self._set("top_n_sigma", max(0.0, self.top_n_sigma))
         self._set("dry_sequence_breakers", _read_breakers(self.dry_sequence_breakers))
-        ids = items("dry_breaker_ids", self.dry_breaker_ids)
-        tokens = [require_int("a token id in dry_breaker_ids", each, 0, _MOST) for each in ids]
-        require_length("dry_breaker_ids", len(tokens), 2 * MAX_BREAKERS)
-        self._set("dry_breaker_ids", tuple(tokens))
+        if self.dry_breaker_ids is not None:
+            ids = items("dry_breaker_ids", self.dry_breaker_ids)
+            tokens = [require_int("a token id in dry_breaker_ids", each, 0, _MOST) for each in ids]
+            require_length("dry_breaker_ids", len(tokens), 2 * MAX_BREAKERS)
+            self._set("dry_breaker_ids", tuple(tokens))
         self._set("samplers", _read_order(self.samplers))
 
     @property

@@ -112,8 +112,8 @@ async def apply_template(exchange: Exchange) -> None:
 
 def _without_mark(tokenizer: TokenTable, text: str) -> str:
     """Return a prompt without the mark of its beginning, which /completion adds itself."""
-    mark = tokenizer.special_tokens.get("bos_token", "")
-    if not mark or tokenizer.encode("")[:1] != tokenizer.encode(mark, add_special_tokens=False):
+    mark, first = tokenizer.special_tokens.get("bos_token", ""), tokenizer.marks[:1]
+    if not mark or [*map(tokenizer.id_to_token, first)] != [mark]:
         return text
     return text.removeprefix(mark)
 

@@ -1,8 +1,8 @@
 """Chats with what llama-server adds: times, the progress of the prompt, the prompt itself.
 
 At /v1/chat/completions they are there if a request asks for them; at /chat/completions, which is
-llama.cpp's own path, the times always are, and a conversation that ends with an answer goes on
-with it.
+llama.cpp's own path, the times always are, the prompt is where the server's log is at its most
+detailed (--verbose), and a conversation that ends with an answer goes on with it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def translate_for_llama(
     context: TranslationContext, request: LlamaChatRequest
 ) -> GenerationRequest:
     """Return the neutral form of a chat at llama.cpp's own path."""
-    return _timed(context, _continued(request), is_llamas=True)
+    asked = _continued(request)
+    if context.is_verbose and asked.verbose is None:
+        asked = msgspec.structs.replace(asked, verbose=True)
+    return _timed(context, asked, is_llamas=True)
 
 
 def _timed(

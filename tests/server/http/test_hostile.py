@@ -17,6 +17,7 @@ from octavo.transport.dialect import Dialect
 from octavo.transport.route import Route
 from octavo.workers.pool import PromptPool
 from tests.server.anthropic.test_messages import events_of
+from tests.server.engine import FakeEngine
 from tests.server.make import LIMIT, Client, events, serving
 
 JSON = {"content-type": "application/json"}
@@ -176,14 +177,15 @@ def test_ten_megabytes_of_text(directory: Path) -> None:
     """A body over the limit is rejected; one within it is tokenised as the tokenizer would."""
 
     async def main() -> None:
-        async with serving(directory, tokenize_seconds=LIMIT) as client:
+        engine = FakeEngine(directory)
+        async with serving(directory, engine, tokenize_seconds=LIMIT) as client:
             response = await client.post("/tokenize", json={"prompt": "x" * 10_000_000})
             assert response.status_code == 413
             response = await client.post("/v1/completions", json={"prompt": "x " * 1_500_000})
             assert response.status_code == 400
             text = "The quick brown fox " * 2000
             said = (await client.post("/tokenize", json={"prompt": text})).json()
-            ids = client.server.llm.model.tokenizer.encode(text)
+            ids = engine.splitter.encode(text)
             assert said["tokens"] == ids
 
     asyncio.run(main())

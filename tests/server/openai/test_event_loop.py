@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from octavo.api.requests import CheckedRequest
 from octavo.core.sampling_params import SamplingParams
+from octavo.text.breakers import breaker_tokens
 from octavo.text.tokenizer import Tokenizer
 from octavo.workers.jobs import PreparedPrompt, PromptJob, Refused
 from tests.server.engine import VOCABULARY, FakeEngine
@@ -58,9 +60,9 @@ def test_a_worker_tokenises_bad_words_once(
         raise AssertionError("tokenised in the event loop")
 
     engine = FakeEngine(directory)
-    expected = engine.check(
-        [5], SamplingParams(bad_words=tuple(WORDS))
-    ).sampling.bad_words_token_ids
+    with mock.patch.object(engine.model, "tokenizer", engine.splitter):
+        sampling = engine.check([5], SamplingParams(bad_words=tuple(WORDS))).sampling
+    expected = sampling.bad_words_token_ids
     assert len(expected) == 5
     monkeypatch.setattr(Tokenizer, "encode", encode)
 
@@ -72,6 +74,25 @@ def test_a_worker_tokenises_bad_words_once(
             assert len(requests) == num_prompts
             assert all(each.sampling.bad_words_token_ids == expected for each in requests)
             assert len([job for job in jobs if job.bad_words]) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("asked", [{"prompt": ["one", "two"]}, {"prompt": [5, 6]}])
+def test_a_worker_tokenises_what_repetitions_do_not_reach_over(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, asked: Any
+) -> None:
+    async def main() -> None:
+        engine = FakeEngine(directory)
+        async with serving(directory, engine) as client:
+            requests, jobs = observe(client, engine, monkeypatch)
+            body = {**asked, "max_tokens": 1, "dry_multiplier": 0.8, "dry_sequence_breakers": WORDS}
+            response = await client.post(COMPLETIONS, json=body)
+            assert response.status_code == 200, response.text
+            options = [each.sampling.sampler_options for each in requests]
+            found = {each.dry_breaker_ids for each in options if each is not None}
+            assert found == {tuple(breaker_tokens(engine.splitter, WORDS))}
+            assert len([job for job in jobs if job.breakers]) == 1
 
     asyncio.run(main())
 
