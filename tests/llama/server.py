@@ -22,19 +22,17 @@ from tests.llama.standins import STANDINS
 ROUTERS = "ggml-org/test-model-stories260K"  # the model of a server that is started without one
 _DROPPED = ("--offline", "--no-jinja")
 _ORIGINS = "--cors-origins"
-_LEAST_DRAFTS = "--spec-draft-n-min"  # how many there are is chosen by what they cost
 _AS_THEIRS = ("--any-model-name",)
 
 
 def words_of(models: Path, given: list[str]) -> list[str]:
     """Return the words for `octavo serve`."""
     words = [each for each in given if each not in _DROPPED]
-    name = "/".join(filter(None, (_take(words, "--hf-repo"), _take(words, "--hf-file"))))
+    name = _hub_model(words)
     if name:
-        words += ["--model", str(models / STANDINS.get(name, name))]
+        words += ["--model", str(models / name)]
     elif "--model" not in words:  # a router has none; of what the tests ask of one, any will do
         words += ["--model", str(models / STANDINS[ROUTERS])]
-    _take(words, _LEAST_DRAFTS)
     if _ORIGINS not in words:
         words += [_ORIGINS, "*"]
     batch = _take(words, "--batch-size")
@@ -47,6 +45,18 @@ def words_of(models: Path, given: list[str]) -> list[str]:
     if slots is not None:
         words += ["--parallel", slots]
     return [*words, *_AS_THEIRS]
+
+
+def _hub_model(words: list[str]) -> str:
+    """Take the model of the hub from a command line; return its stand-in, empty if there is none.
+
+    Of a model with several files, one stand-in may serve for each.
+    """
+    repository, file = _take(words, "--hf-repo"), _take(words, "--hf-file")
+    if repository is None:
+        return ""
+    whole = repository if file is None else f"{repository}/{file}"
+    return STANDINS.get(whole) or STANDINS.get(repository, whole)
 
 
 def _take(words: list[str], flag: str) -> str | None:
@@ -62,8 +72,8 @@ def _take(words: list[str], flag: str) -> str | None:
 def run_theirs(program: str, models: Path, given: list[str]) -> None:
     """Run llama-server itself in the place of this process, over the same models."""
     words = list(given)
-    name = "/".join(filter(None, (_take(words, "--hf-repo"), _take(words, "--hf-file"))))
-    model = ["--model", str(models / STANDINS.get(name, name))] if name else []
+    name = _hub_model(words)
+    model = ["--model", str(models / name)] if name else []
     os.execv(program, [program, *words, *model])
 
 

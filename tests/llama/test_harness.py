@@ -19,7 +19,7 @@ GIVEN = ["--hf-repo", "ggml-org/test-model-stories260K", "--offline", "--ctx-siz
 
 
 def test_a_command_line_of_llama_servers_becomes_ours() -> None:
-    given = [*GIVEN, "--parallel", "2", "--no-jinja", "--spec-draft-n-min", "4"]
+    given = [*GIVEN, "--parallel", "2", "--no-jinja"]
     words = words_of(Path("/models"), [*given, "--batch-size", "32"])
     assert words[:2] == ["--model", "/models/stories.gguf"]
     assert words[2:6] == ["--cors-origins", "*", "--max-num-batched-tokens", "32"]
@@ -30,6 +30,8 @@ def test_a_command_line_of_llama_servers_becomes_ours() -> None:
     assert router[:4] == ["--cors-origins", "localhost", "--model", "/models/stories.gguf"]
     whole = words_of(Path("/models"), [*GIVEN, "--parallel", "2", "--kv-unified"])
     assert "512" in whole
+    experts = ["--hf-repo", "ggml-org/stories15M_MOE", "--hf-file", "any.gguf"]
+    assert words_of(Path("/models"), experts)[:2] == ["--model", "/models/experts.gguf"]
 
 
 def test_a_server_is_kept_where_nothing_differs_that_counts() -> None:
