@@ -157,21 +157,7 @@ class Server:
         self.resolver: Resolver | None = None
         if config.lora_resolver is not None:
             self.resolver = Resolver(config, self.adapters, clock)
-        generates = "generate" in llm.facts.pooling.tasks
-        self.context = TranslationContext(
-            facts=llm.facts,
-            formats=choose_formats(config, llm.model.tokenizer, generates=generates),
-            chat_template=config.chat_template,
-            trust_request_chat_template=config.trust_request_chat_template,
-            default_chat_template_kwargs=config.default_chat_template_kwargs,
-            log_prompts=config.log_prompts,
-            content_format=config.chat_template_content_format,
-            cohere_is_reasoning_model=config.cohere_is_reasoning_model,
-            max_embed_len=config.max_embed_len or llm.facts.pooling.max_embed_len,
-            tokens_only=config.tokens_only,
-            is_verbose=logging.getLogger("octavo").isEnabledFor(logging.DEBUG),
-            seed=llm.model.seed,
-        )
+        self.context = _context_of(llm, config)
         llm.model.set_formats(self.context.formats.formats)
         self.prompt_pool = PromptPool(
             config,
@@ -276,3 +262,24 @@ class Server:
     def readiness_as_number(self) -> float:
         """Return 1 while requests are served and 0 otherwise, for the metric."""
         return 1.0 if self.refusal() is None and self.canary.is_well else 0.0
+
+
+def _context_of(llm: AsyncLLM, config: ServerSettings) -> TranslationContext:
+    """Return what translations of requests read of the model and of the settings."""
+    generates = "generate" in llm.facts.pooling.tasks
+    return TranslationContext(
+        facts=llm.facts,
+        formats=choose_formats(
+            config, llm.model.tokenizer, generates="generate" in llm.facts.pooling.tasks
+        ),
+        chat_template=config.chat_template,
+        trust_request_chat_template=config.trust_request_chat_template,
+        default_chat_template_kwargs=config.default_chat_template_kwargs,
+        log_prompts=config.log_prompts,
+        content_format=config.chat_template_content_format,
+        cohere_is_reasoning_model=config.cohere_is_reasoning_model,
+        max_embed_len=config.max_embed_len or llm.facts.pooling.max_embed_len,
+        tokens_only=config.tokens_only,
+        is_verbose=logging.getLogger("octavo").isEnabledFor(logging.DEBUG),
+        seed=llm.model.seed,
+    )
