@@ -269,9 +269,7 @@ def _context_of(llm: AsyncLLM, config: ServerSettings) -> TranslationContext:
     generates = "generate" in llm.facts.pooling.tasks
     return TranslationContext(
         facts=llm.facts,
-        formats=choose_formats(
-            config, llm.model.tokenizer, generates="generate" in llm.facts.pooling.tasks
-        ),
+        formats=choose_formats(config, llm.model.tokenizer, generates=generates),
         chat_template=config.chat_template,
         trust_request_chat_template=config.trust_request_chat_template,
         default_chat_template_kwargs=config.default_chat_template_kwargs,
