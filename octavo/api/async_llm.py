@@ -47,8 +47,9 @@ from octavo.core.request import (
 from octavo.core.sampling_params import LogitsProcessor, SamplingParams
 from octavo.loader import ModelFiles
 from octavo.options import DEFAULT_MODEL
-from octavo.options.engine import EngineArguments, read_arguments, split_processors
+from octavo.options.engine import EngineArguments, read_arguments
 from octavo.options.engines import ENGINES
+from octavo.options.overrides import split_processors
 from octavo.text.token_table import TokenTable
 
 # What no more than some callers use is imported by the methods that they call.

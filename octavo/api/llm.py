@@ -25,7 +25,8 @@ from octavo.core.sampling_params import (
     SamplingParams,
 )
 from octavo.options import DEFAULT_MODEL
-from octavo.options.engine import read_arguments, split_processors
+from octavo.options.engine import read_arguments
+from octavo.options.overrides import split_processors
 
 # What no more than some callers use is imported by the methods that they call.
 if TYPE_CHECKING:

@@ -87,7 +87,7 @@ def profile(
     """Load the model, fill the cache and run the step so many times."""
     rows = sum(each.rows for each in sequences)
     _check(arguments, rows)
-    source = resolve_source(arguments.model)
+    source = resolve_source(arguments.model, has_weights=arguments.has_weights)
     opened = open_model(source, arguments.max_model_len, arguments.hf_overrides)
     layout = place_layers(opened.model)
     size = chosen_sizes(arguments, NATIVE).block_size

@@ -97,16 +97,20 @@ def _as_text(
     problem: str,
 ) -> str:
     spec, longest = opened.spec, f"{opened.spec.max_len:,}"
+    in_files = table(
+        [
+            (each.type, f"{each.num_tensors:,} tensors", size(each.num_bytes))
+            for each in bill.stored
+        ],
+        indent="  ",
+        right=(1, 2),
+    )
     parts = [
         f"{asked.model}: {opened.architecture}, {spec.layers} layers, up to {longest} tokens\n",
-        "\nIn the files\n",
-        table(
-            [
-                (each.type, f"{each.num_tensors:,} tensors", size(each.num_bytes))
-                for each in bill.stored
-            ],
-            indent="  ",
-            right=(1, 2),
+        *(
+            ("\nIn the files\n", in_files)
+            if bill.stored
+            else ("\nWithout files: weights are made\n",)
         ),
         "\nIn memory\n",
         table(_memory_rows(asked, bill, config, free), indent="  ", right=(1,)),

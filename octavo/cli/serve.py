@@ -155,7 +155,7 @@ def run(arguments: argparse.Namespace) -> int:
     # The tokenizer first: a wrong name must not wait for the download of the model.
     tokenizer = None if asked.tokenizer is None else _tokenizer_source(asked.tokenizer)
     # Resolved in this process, where the user sees the progress and the errors.
-    model = resolve(asked.model)
+    model = resolve(asked.model, has_weights=asked.has_weights)
     if asked.speculative_config is not None and asked.speculative_config.drafter is not None:
         resolve(asked.speculative_config.drafter)
     source = tokenizer or model

@@ -31,7 +31,7 @@ _UNFIT_KINDS = {
 
 def open_with_drafter(arguments: EngineArguments) -> tuple[ModelFiles, OpenedModel]:
     """Open the model that the arguments name, and the one that drafts for it, if there is one."""
-    source = resolve_source(arguments.model)
+    source = resolve_source(arguments.model, has_weights=arguments.has_weights)
     opened = open_model(source, arguments.max_model_len, arguments.hf_overrides)
     speculation = arguments.speculative_config
     if speculation is None or not speculation.has_drafter:

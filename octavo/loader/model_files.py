@@ -24,7 +24,7 @@ class ModelFiles:
 
     @property
     def is_gguf(self) -> bool:
-        return self.weights[0].suffix == ".gguf"
+        return bool(self.weights) and self.weights[0].suffix == ".gguf"
 
     @property
     def tokenizer_path(self) -> Path:
@@ -37,6 +37,11 @@ class ModelFiles:
             from octavo.loader.gguf.reader import open_gguf
 
             return open_gguf(self.weights[0])
+        if not self.weights:
+            from octavo.loader.checkpoint import Checkpoint
+            from octavo.loader.metadata import Metadata
+
+            return Checkpoint(self.directory, {}, Metadata(self.directory, {}))
         from octavo.loader.safetensors_shards import open_shards, open_with_index
 
         return open_with_index(self.index) if self.index else open_shards(list(self.weights))
@@ -50,6 +55,16 @@ class ModelFiles:
             path=self.directory,
             advice="copy the whole model directory",
         )
+
+
+def without_weights(name: str, directory: Path) -> ModelFiles:
+    """Return a model whose weights will be made, in a directory with its config.json."""
+    if not (directory / "config.json").is_file():
+        raise SourceError(
+            "has no config.json, which describes the model whose weights are to be made",
+            path=directory,
+        )
+    return ModelFiles(name, directory, ())
 
 
 def files_in(

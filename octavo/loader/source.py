@@ -7,7 +7,7 @@ from typing import Protocol
 
 from octavo.loader.errors import SourceError, UnsupportedFormatError, quote
 from octavo.loader.hub import HubSource, cached_names
-from octavo.loader.model_files import ModelFiles, files_in
+from octavo.loader.model_files import ModelFiles, files_in, without_weights
 from octavo.loader.pinned import ALIASES
 from octavo.loader.pypi import WheelSource
 from octavo.loader.weight_files import PICKLE_SUFFIXES, refuse_pickle
@@ -58,8 +58,19 @@ class PathSource:
 SOURCES: tuple[Source, ...] = (WheelSource(), PathSource(), HubSource())
 
 
-def resolve(name: str) -> ModelFiles:
-    """Return the files of the model `name`, from this machine if they are there."""
+def resolve(name: str, *, has_weights: bool = True) -> ModelFiles:
+    """Return the files of the model `name`, from this machine if they are there.
+
+    Of one without weights, which will be made, `name` is a directory.
+    """
+    if not has_weights:
+        directory = Path(name).expanduser()
+        if not directory.is_dir():
+            raise SourceError(
+                f"{quote(name)} is no directory, and weights are made for a directory alone",
+                advice="name one with the config.json of a model, or leave load_format out",
+            )
+        return without_weights(name, directory)
     for source in SOURCES:
         if source.owns(name):
             return source.find(name) or source.fetch(name)

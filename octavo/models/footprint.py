@@ -34,7 +34,10 @@ def stored(opened: OpenedModel) -> tuple[StoredBytes, ...]:
 
 
 def most_stored_type(opened: OpenedModel) -> str:
-    """Return the type of most bytes of the checkpoint."""
+    """Return the type of most bytes of the checkpoint, or of its largest tensor if all are made."""
+    if not opened.checkpoint.tensors:
+        shapes = opened.weights.shapes()
+        return opened.weights.row_type(max(shapes, key=lambda name: math.prod(shapes[name])))
     return max(stored(opened), key=lambda each: each.num_bytes).type
 
 

@@ -53,23 +53,26 @@ def open_model(
 ) -> OpenedModel:
     """Declare the model, map its weights, and check that they belong together.
 
-    Only the small tensors behind pooling are read. `max_len` is the longest sequence that will be
-    run, if shorter than the model's own limit; `overrides` replace values of its config.json.
-    `checkpoint` is that of the source if it has been opened already.
+    Without files of weights, they are made. Only the small tensors behind pooling are read.
+    `max_len` is the longest sequence that will be run, if shorter than the model's own limit;
+    `overrides` replace values of its config.json. `checkpoint` is that of the source if it has been
+    opened already.
     """
     if checkpoint is None:
         checkpoint = source.open()
+    weights: Weights | None = None
     if source.is_gguf:
         # Here, since other models need none of it.
         from octavo.models.gguf.gguf_weights import GgufWeights
         from octavo.models.gguf.to_config import read_config, stored_names
 
         values = merged(read_config(checkpoint), overrides or {})
-        weights: Weights = GgufWeights(checkpoint, values)
+        weights = GgufWeights(checkpoint, values)
     else:
+        values = merged(_read_config(source.directory), overrides or {})
+    if not source.is_gguf and source.weights:
         from octavo.models.checkpoint_weights import CheckpointWeights
 
-        values = merged(_read_config(source.directory), overrides or {})
         with errors_at(source.directory / _CONFIG):
             weights = CheckpointWeights(checkpoint, formats_in(values))
     sentence = None if source.is_gguf else _sentence_model_in(source.directory)
@@ -87,6 +90,8 @@ def open_model(
         if sentence is not None or not kind.generates:
             spec = replace(spec, has_head=False)
         model = kind.family(spec)
+        if weights is None:
+            weights = _made_weights(model, config)
         if not spec.has_head:
             model.ignored = (*model.ignored, *(f"{name}*" for name in BEHIND_DECODERS))
             if kind.base not in ENCODERS:
@@ -105,9 +110,16 @@ def open_model(
             generation = defaults_from_gguf(checkpoint.metadata)
     else:
         generation = defaults_in(source.directory, values)
-    format = "gguf" if source.is_gguf else _method(values)
+    format = "gguf" if source.is_gguf else _method(values) if source.weights else None
     read = weights, generation, checkpoint, facts, heads
     return OpenedModel(architecture, model, spec, *read, format)
+
+
+def _made_weights(model: Model, config: Config) -> Weights:
+    """Return weights of the model's shapes, in the type that its configuration names."""
+    from octavo.models.made_weights import MadeWeights
+
+    return MadeWeights(model, config.string("dtype", config.string("torch_dtype", "bfloat16")))
 
 
 def _sentence_model_in(directory: Path) -> SentenceModel | None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from octavo.core.config import ConfigError
-from octavo.core.sampling_params import MAX_PROCESSORS, LogitsProcessor
+from octavo.core.sampling_params import MAX_PROCESSORS
 from octavo.nearest import nearest_or_all
 from octavo.options import DEFAULT_MODEL, backends
 from octavo.options.adapters import (
@@ -58,6 +58,8 @@ from octavo.options.values import name_or_none, sequence_length
 log = logging.getLogger(__name__)
 
 _PACKED_BYTES = 64 << 30
+# Names that vLLM has for ways to read what is read in one way here.
+FROM_FILES = ("safetensors", "gguf", "fastsafetensors", "instanttensor", "runai_streamer")
 _OWN = "(default: the backend's own number)"
 
 
@@ -84,6 +86,12 @@ class EngineArguments:
         "TOKENS",
         least=2,
         read=sequence_length,
+    )
+    load_format: Literal["auto", "dummy"] = option(
+        "auto",
+        "where weights come from: auto is the model's files, whichever there are; with dummy they "
+        "are drawn, in the shapes of a directory's config.json, to measure a machine",
+        also=FROM_FILES,
     )
     seed: int = option(
         0, "seed from which requests without a seed get theirs", "NUMBER", least=-math.inf
@@ -411,6 +419,11 @@ class EngineArguments:
         check_adapters(self)
 
     @property
+    def has_weights(self) -> bool:
+        """False if the model's weights are made."""
+        return self.load_format != "dummy"
+
+    @property
     def needs_processes(self) -> bool:
         """True if its engines are several or elsewhere, so that none is in this process."""
         backends = self.data_parallel_backend, self.distributed_executor_backend
@@ -461,6 +474,8 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
         kept["packed_cache"] = "auto" if kept["packed_cache"] else None
     if kept.get("device") == "none":  # a word of vLLM's
         kept["device"] = "auto"
+    if kept.get("load_format") in FROM_FILES:
+        kept["load_format"] = "auto"
     if "dtype" in kept:
         kept["dtype"] = read_dtype(str(kept["dtype"]))
     for name in EXAMPLES:
@@ -472,18 +487,6 @@ def read_arguments(model: str | os.PathLike[str], options: Mapping[str, Any]) ->
         if name in kept:
             kept[name] = read(kept[name])
     return EngineArguments(**kept)
-
-
-def split_processors(
-    given: Mapping[str, LogitsProcessor] | Sequence[str] | None,
-) -> tuple[Mapping[str, LogitsProcessor] | None, dict[str, Any]]:
-    """Return functions that requests name, and the option of an engine's classes.
-
-    Users of Python give either of them as `logits_processors`.
-    """
-    if isinstance(given, list | tuple):
-        return None, {"logits_processors": given}
-    return cast("Mapping[str, LogitsProcessor] | None", given), {}
 
 
 def _names(given: Any) -> tuple[str, ...]:

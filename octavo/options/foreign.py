@@ -80,7 +80,6 @@ _STATES = "models with states are not supported yet"
 _NO_CODE = "no code of a model is ever run"
 _MAPPED = "weights are mapped from their files"
 _CORS = "pages of allowed origins may use each route; allow fewer origins instead"
-_LOAD = "weights are read from safetensors and GGUF files alone, whichever there are"
 _BATCH = "max_num_batched_tokens is the limit of a step"
 
 # Options that change nothing here, whatever their value.
@@ -232,10 +231,6 @@ FIXED: Mapping[str, tuple[Test, str]] = {
         (_among(False), "adapters change no experts"),
     ),
     "cpu_offload_gb": (_among(0), _GPU_MEMORY),
-    "load_format": (
-        _among("auto", "safetensors", "gguf", "fastsafetensors", "instanttensor", "runai_streamer"),
-        _LOAD,
-    ),
     "config_format": (_among("auto", "hf"), "a model is described by its config.json"),
     "model_impl": (_among("auto", "vllm"), "a model has one implementation"),
     "tokenizer_mode": (_among("auto", "hf", "slow", "fast"), "tokenizer.json and GGUF are read"),

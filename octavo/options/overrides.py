@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from octavo.core.config import ConfigError
-from octavo.core.sampling_params import RequestError, SamplingParams
+from octavo.core.sampling_params import LogitsProcessor, RequestError, SamplingParams
 from octavo.nearest import nearest_or_all
 
 # The sampling parameters that a generation_config.json may set, by their names there.
@@ -72,3 +72,15 @@ def check_place(given: str) -> None:
             f"generation_config={given!r}: there is no file {path}; give auto, vllm, or the place "
             "of a generation_config.json"
         )
+
+
+def split_processors(
+    given: Mapping[str, LogitsProcessor] | Sequence[str] | None,
+) -> tuple[Mapping[str, LogitsProcessor] | None, dict[str, Any]]:
+    """Return functions that requests name, and the option of an engine's classes.
+
+    Users of Python give either of them as `logits_processors`.
+    """
+    if isinstance(given, list | tuple):
+        return None, {"logits_processors": given}
+    return cast("Mapping[str, LogitsProcessor] | None", given), {}

@@ -86,7 +86,6 @@ def test_the_list_of_vllms_flags_is_whole() -> None:
     ("words", "name"),
     [
         (["--device", "tpu"], "device"),
-        (["--load-format", "dummy"], "load_format"),
         (["--tokenizer-mode", "mistral"], "tokenizer_mode"),
         (["--api-server-count", "4"], "api_server_count"),
         (["--task", "transcription"], "task"),
@@ -115,7 +114,6 @@ def test_what_cannot_be_done_is_refused(words: list[str], name: str) -> None:
     "words",
     [
         ("--device", "none"),
-        ("--load-format", "safetensors"),
         ("--runner", "pooling"),
         ("--allowed-methods", '["*"]'),
         ("--ignore-patterns", "*.bin", "original/**/*"),

@@ -163,7 +163,7 @@ def _end(member: _Member) -> int:
 def find_model(arguments: EngineArguments) -> None:
     """Look for the model of this node; the first node hears why it is not there, if it listens."""
     try:
-        resolve(arguments.model)
+        resolve(arguments.model, has_weights=arguments.has_weights)
     except (CheckpointError, OSError) as error:
         report_failure(arguments, str(error))
         raise
@@ -186,7 +186,8 @@ def run_node(arguments: EngineArguments) -> int:
 def run_for_one_engine(arguments: EngineArguments) -> str:
     """Run the stages of this node until the first of them ends; return why it has."""
     try:
-        resolve(arguments.model)  # once, before each stage looks for it
+        # Once, before each stage looks for it.
+        resolve(arguments.model, has_weights=arguments.has_weights)
         Node(arguments, is_for_one_engine=True).serve()
     except (MemberEndedError, ConfigError, CheckpointError, OSError) as error:
         return str(error) or type(error).__name__
