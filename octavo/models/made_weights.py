@@ -58,7 +58,7 @@ class MadeWeights:
         return {name: self.row_type(name) for name in self._shapes}
 
     def check(self, expected: Mapping[str, tuple[int, ...]], extra: Iterable[str]) -> None:
-        """Return: there is what is needed, and nothing else."""
+        """Refuse nothing: names and shapes are the model's own."""
 
 
 def _drawn(name: str, rows: int, inputs: int, type_: TensorType) -> StoredRows:
