@@ -42,7 +42,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the memory bill; return 1 if the model does not fit."""
     from octavo.core.config import ConfigError
-    from octavo.engine.drafter import layout_of, open_with_drafter
+    from octavo.engine.drafting.drafter import layout_of, open_with_drafter
     from octavo.resolve import follow_quantization, make_bill, resolve
     from octavo.usable import choose_backend
 

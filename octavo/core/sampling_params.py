@@ -38,7 +38,7 @@ from octavo.core.parameters.samplers import MAX_REPEATED as MAX_REPEATED
 from octavo.core.parameters.samplers import MAX_WINDOW as MAX_WINDOW
 from octavo.core.parameters.samplers import SAMPLERS as SAMPLERS
 from octavo.core.parameters.samplers import SamplerOptions as SamplerOptions
-from octavo.core.parameters.samplers import read_sampler_options
+from octavo.core.parameters.samplers import read_sampler_options as read_sampler_options
 from octavo.core.parameters.thinking import Mark as Mark
 from octavo.core.parameters.thinking import ThinkingMarks as ThinkingMarks
 from octavo.core.parameters.values import MAX_NAMED as MAX_NAMED

@@ -20,7 +20,12 @@ from octavo.core.engine import EngineCore, Executor
 from octavo.core.sampling_params import LogitsProcessor
 from octavo.distributed.context import ALONE
 from octavo.engine.cache_size import final_blocks, reserve_step
-from octavo.engine.drafter import layout_of, open_with_drafter, record_programs, weight_files
+from octavo.engine.drafting.drafter import (
+    layout_of,
+    open_with_drafter,
+    record_programs,
+    weight_files,
+)
 from octavo.engine.grammars import prepare_grammars
 from octavo.engine.memory_check import MemoryCheck
 from octavo.engine.pooling_facts import with_settings

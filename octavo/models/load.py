@@ -50,13 +50,14 @@ def open_model(
     max_len: int | None = None,
     overrides: Mapping[str, Any] | None = None,
     checkpoint: Checkpoint | None = None,
+    ids: Sequence[int] | None = None,
 ) -> OpenedModel:
     """Declare the model, map its weights, and check that they belong together.
 
     Without files of weights, they are made. Only the small tensors behind pooling are read.
     `max_len` is the longest sequence that will be run, if shorter than the model's own limit;
     `overrides` replace values of its config.json. `checkpoint` is that of the source if it has been
-    opened already.
+    opened already. With `ids`, token i is the one with the id `ids[i]` in the files.
     """
     if checkpoint is None:
         checkpoint = source.open()
@@ -89,9 +90,10 @@ def open_model(
             )
         if sentence is not None or not kind.generates:
             spec = replace(spec, has_head=False)
+        if ids is not None:
+            spec = replace(spec, vocabulary=len(ids))
         model = kind.family(spec)
-        if weights is None:
-            weights = _made_weights(model, config)
+        weights = _suited(weights or _made_weights(model, config), model, ids)
         if not spec.has_head:
             model.ignored = (*model.ignored, *(f"{name}*" for name in BEHIND_DECODERS))
             if kind.base not in ENCODERS:
@@ -120,6 +122,15 @@ def _made_weights(model: Model, config: Config) -> Weights:
     from octavo.models.made_weights import MadeWeights
 
     return MadeWeights(model, config.string("dtype", config.string("torch_dtype", "bfloat16")))
+
+
+def _suited(weights: Weights, model: Model, ids: Sequence[int] | None) -> Weights:
+    """Return weights for the ids that tokens are to have; None: those of the files."""
+    if ids is None:
+        return weights
+    from octavo.models.translated_weights import TranslatedWeights
+
+    return TranslatedWeights(weights, model, ids)
 
 
 def _sentence_model_in(directory: Path) -> SentenceModel | None:

@@ -81,11 +81,13 @@ class SpeculativeConfig:
     model: str | None = None  # what drafts: a directory, a file, a name on the hub, or a class
     draft_candidates: int = 1  # of `model` for each place; of several, drafts are a tree
     quantization: str | None = None  # what a drafter's floats become; None: the backend's own
+    use_heterogeneous_vocab: bool = False  # a draft model's tokens are translated by their texts
 
     def __post_init__(self) -> None:
         _check_method(self.method)
         self._check_model()
         self._check_quantization()
+        self._check_vocabulary()
         if self.num_speculative_tokens is None and self.method not in (DFLASH, AUTO):
             object.__setattr__(self, "num_speculative_tokens", NUM_TOKENS)
         for name, (least, most) in _RANGES.items():
@@ -124,6 +126,15 @@ class SpeculativeConfig:
     def weights(self) -> CpuWeights | None:
         """The format that a drafter's floats become, by its own name; None: none was asked for."""
         return None if self.quantization is None else _weights_of(self.quantization)
+
+    def _check_vocabulary(self) -> None:
+        if not isinstance(self.use_heterogeneous_vocab, bool):
+            raise _error(f"use_heterogeneous_vocab={self.use_heterogeneous_vocab!r} is no bool")
+        if self.use_heterogeneous_vocab and self.method not in (DRAFT_MODEL, AUTO):
+            raise _error(
+                "use_heterogeneous_vocab translates the tokens of a draft model, and "
+                f"method={self.method!r} has none; leave it out"
+            )
 
     def _check_quantization(self) -> None:
         if self.quantization is None:
@@ -216,7 +227,6 @@ _OF_OTHER_METHODS = {
     "draft_model": "the key is 'model'",
     "speculative_token_tree": "a tree's form follows from what is measured; the key "
     "'draft_candidates' says how many candidates there are for each place",
-    "use_heterogeneous_vocab": "a draft model must have the same vocabulary",
     "draft_sample_method": "it draws as the request does, with the same noise",
     **dict.fromkeys(
         (

@@ -28,8 +28,13 @@ from octavo.api.requests import (
     distinct,
 )
 from octavo.api.shapes import shape_error
-from octavo.core.parameters.samplers import SamplerOptions, read_sampler_options
-from octavo.core.sampling_params import NO_LIMIT, RequestOutputKind, SamplingParams
+from octavo.core.sampling_params import (
+    NO_LIMIT,
+    RequestOutputKind,
+    SamplerOptions,
+    SamplingParams,
+    read_sampler_options,
+)
 from octavo.formats.deltas import PlainText
 from octavo.grammar.checked import CheckedShape, Key, ShapeJob, job_of
 from octavo.serving.answers.labels import label_tokens

@@ -17,7 +17,7 @@ import sys
 from dataclasses import replace
 
 from octavo.core.config import ConfigError
-from octavo.engine.drafter import open_with_drafter, weight_files
+from octavo.engine.drafting.drafter import open_with_drafter, weight_files
 from octavo.engine.nodes.connection import SealedLink
 from octavo.engine.nodes.group import secret_of, setting_of
 from octavo.engine.nodes.introduction import introduction, report_failure

@@ -21,7 +21,12 @@ from octavo.backends.adapter_weights import AdapterSettings
 from octavo.backends.base import Backend
 from octavo.confine.process import confine, die_before_parent, give_up_privileges
 from octavo.distributed.context import NodePlace, Place, RankPlace, StagePlace
-from octavo.engine.drafter import layout_of, open_with_drafter, record_programs, weight_files
+from octavo.engine.drafting.drafter import (
+    layout_of,
+    open_with_drafter,
+    record_programs,
+    weight_files,
+)
 from octavo.engine.ranks.followers import FurtherProcessError
 from octavo.engine.ranks.link import FileState, Link, Started, StartRank, say_end
 from octavo.engine.ranks.placement import Share, add_words, bind

@@ -67,7 +67,7 @@ def computed(arguments: EngineArguments, room: Room) -> Need:
 
     So several models have room together, and one that is larger than a part may have more.
     """
-    from octavo.engine.drafter import layout_of, open_with_drafter
+    from octavo.engine.drafting.drafter import layout_of, open_with_drafter
     from octavo.observe.memory_bill import HEADROOM_BYTES
     from octavo.resolve import follow_quantization, resolve
 

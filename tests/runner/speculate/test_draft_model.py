@@ -31,7 +31,7 @@ WAYS: tuple[dict[str, Any], ...] = (
 
 @contextmanager
 def engine(
-    directory: Path, drafter: Path, keys: dict[str, str] | None = None, **options: Any
+    directory: Path, drafter: Path, keys: dict[str, Any] | None = None, **options: Any
 ) -> Iterator[LLM]:
     """Make an engine in which all is sent that is proposed, in parts of each text nothing."""
     config = {"model": str(drafter), "num_speculative_tokens": 4, **(keys or {})}
@@ -130,3 +130,70 @@ def test_a_drafter_of_shorter_texts_drafts_in_their_first_part(tmp_path: Path) -
         stats = output.metrics
     assert stats is not None
     assert 0 < stats.num_accepted_drafts == stats.num_drafts < 38
+
+
+def renumbered(directory: Path, other: Path, count: int = 300) -> Path:
+    """Write the same model with other ids for its tokens, of which it has so many."""
+    order = np.random.default_rng(4).permutation(300)[:count]  # its token i is `order[i]` here
+    ids = {int(old): new for new, old in enumerate(order)}
+    other.mkdir()
+    saved = json.loads((directory / "tokenizer.json").read_text())
+    names = {number: token for token, number in saved["model"]["vocab"].items()}
+    vocabulary = {names[old]: new for old, new in ids.items() if old in names}
+    saved["model"]["vocab"] = vocabulary
+    saved["model"]["merges"] = [
+        pair
+        for pair in saved["model"]["merges"]
+        if {*(parts := pair.split() if isinstance(pair, str) else pair), "".join(parts)}
+        <= vocabulary.keys()
+    ]
+    saved["added_tokens"] = [
+        {**each, "id": ids[each["id"]]} for each in saved["added_tokens"] if each["id"] in ids
+    ]
+    (other / "tokenizer.json").write_text(json.dumps(saved))
+    config = json.loads((directory / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "vocab_size": len(order)}))
+    weights = load_file(directory / "model.safetensors")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        weights[name] = np.ascontiguousarray(weights[name][order])
+    save_file(weights, other / "model.safetensors")
+    return other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "count"), [("native", 300), ("native", 290), ("torch", 300)])
+def test_tokens_of_another_vocabulary_are_translated(
+    tmp_path: Path, backend: str, count: int
+) -> None:
+    """A drafter with the weights of the model is never wrong, unless it lacks a token."""
+    if backend == "torch":
+        pytest.importorskip("torch")
+    directory = make_model(tmp_path)
+    other = renumbered(directory, tmp_path / "other", count)
+    prompts = [{"prompt_token_ids": each} for each in make_prompts()]
+    sampling = SamplingParams(temperature=0.7, seed=1, max_tokens=24, ignore_eos=True)
+    with engine(directory, other, {"use_heterogeneous_vocab": True}, backend=backend) as llm:
+        found = llm.generate(prompts, sampling, use_tqdm=False)
+        stats = stats_of(llm)
+    with LLM(str(directory), **{**ENGINE, "dtype": "float32"}, backend=backend) as llm:
+        plain = llm.generate(prompts, sampling, use_tqdm=False)
+    texts = [[*each.outputs[0].token_ids] for each in found]
+    assert texts == [[*each.outputs[0].token_ids] for each in plain]
+    assert stats.num_drafts > 100
+    right = stats.num_accepted_drafts / stats.num_drafts
+    assert right == 1.0 if count == 300 else 0.5 < right < 1.0
+
+
+def test_a_vocabulary_with_nothing_in_common_is_refused(tmp_path: Path) -> None:
+    directory = make_model(tmp_path)
+    other = renumbered(directory, tmp_path / "other")
+    saved = json.loads((other / "tokenizer.json").read_text())
+    saved["added_tokens"] = []
+    saved["model"]["vocab"] = {"Ā" * (2 + number): number for number in range(290)}
+    saved["model"]["merges"] = []
+    (other / "tokenizer.json").write_text(json.dumps(saved))
+    config = {"model": str(other), "use_heterogeneous_vocab": True}
+    with pytest.raises(ConfigError, match="of the model's 300 tokens; take one whose vocabulary"):
+        LLM(str(directory), speculative_config=config)
+    with pytest.raises(ConfigError, match="or have its tokens translated, with the key"):
+        LLM(str(directory), speculative_config={"model": str(other)})

@@ -9,7 +9,7 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.core.config import ConfigError
-from octavo.engine.drafter import layout_of, open_with_drafter
+from octavo.engine.drafting.drafter import layout_of, open_with_drafter
 from octavo.options.engine import read_arguments
 from octavo.resolve import make_bill
 from tests.api.tiny import make_model

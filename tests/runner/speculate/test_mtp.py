@@ -12,7 +12,7 @@ import pytest
 
 from octavo import LLM, SamplingParams
 from octavo.backends.base import DRAFTER
-from octavo.engine.drafter import layout_of, open_with_drafter, weight_files
+from octavo.engine.drafting.drafter import layout_of, open_with_drafter, weight_files
 from octavo.loader.errors import CheckpointError
 from octavo.options.engine import read_arguments
 from octavo.resolve import make_bill

@@ -11,7 +11,7 @@ import pytest
 
 from octavo import LLM
 from octavo.core.config import ConfigError
-from octavo.engine.drafter import layout_of, open_with_drafter
+from octavo.engine.drafting.drafter import layout_of, open_with_drafter
 from octavo.loader.errors import CheckpointError
 from octavo.options.engine import read_arguments
 from octavo.resolve import make_bill

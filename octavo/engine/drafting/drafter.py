@@ -10,6 +10,7 @@ from octavo.backends.adapter_weights import AdapterSettings
 from octavo.backends.base import DRAFTER, FLOAT_TYPES, Backend, KVLayout
 from octavo.backends.kind import WeightFile
 from octavo.core.config import ConfigError
+from octavo.engine.drafting.vocabularies import check_tokens, translation
 from octavo.layers import DraftBlock, HiddenStates, Model
 from octavo.loader import Checkpoint, ModelFiles
 from octavo.loader import resolve as resolve_source
@@ -58,6 +59,11 @@ def _open_drafter(
     checkpoint = other.open()
     kind = _kind_of(name, other, checkpoint, speculation.method)
     if kind != DRAFT_MODEL:
+        if speculation.use_heterogeneous_vocab:
+            raise _error(
+                name,
+                "what was trained for a model has its tokens; leave out use_heterogeneous_vocab",
+            )
         # Here, since other models need none of it.
         from octavo.models.drafters.kinds import open_drafter
 
@@ -68,8 +74,11 @@ def _open_drafter(
     drafter = open_model(other, max_len, checkpoint=checkpoint)
     if not drafter.spec.has_head:
         raise _error(name, "it draws no tokens: it has no head for them")
-    _check_sizes(name, opened, drafter)
-    _check_tokens(name, (source, opened), (other, drafter))
+    if speculation.use_heterogeneous_vocab:
+        ids = translation(name, (source, opened), (other, drafter))
+        drafter = open_model(other, max_len, checkpoint=checkpoint, ids=ids)
+    else:
+        check_tokens(name, (source, opened), (other, drafter))
     _check_layers(name, place_layers(drafter.model))
     return drafter
 
@@ -149,54 +158,6 @@ def weight_files(opened: OpenedModel) -> tuple[WeightFile, ...]:
     if drafter is None or drafter.checkpoint is opened.checkpoint:
         return own
     return (*own, *drafter.checkpoint.files)
-
-
-def _check_sizes(name: str, opened: OpenedModel, drafter: OpenedModel) -> None:
-    own, others = opened.spec.vocabulary, drafter.spec.vocabulary
-    if own != others:
-        raise _error(
-            name,
-            f"it has {others:,} tokens, and the model {own:,}; take one of the same vocabulary, "
-            "usually a smaller model of the same family",
-        )
-
-
-def _check_tokens(
-    name: str, first: tuple[ModelFiles, OpenedModel], second: tuple[ModelFiles, OpenedModel]
-) -> None:
-    """Refuse a drafter to which an id means another token."""
-    own, others = _tokens(*first), _tokens(*second)
-    if own is None or others is None:
-        log.info("a model without a tokenizer: the tokens of the drafter were not compared")
-        return
-    different = [
-        (number, own[number], others[number])
-        for number in sorted(own.keys() & others.keys())
-        if own[number] != others[number]
-    ]
-    if different:
-        number, one, other = different[0]
-        raise _error(
-            name,
-            f"its vocabulary is another one: token {number} is {other!r} there, and {one!r} in the "
-            f"model ({len(different):,} tokens differ); take a drafter of the same vocabulary",
-        )
-
-
-def _tokens(source: ModelFiles, opened: OpenedModel) -> dict[int, str] | None:
-    """Return the tokens of a model by their ids; None if its files have no tokenizer."""
-    from octavo.text.gguf_vocabulary import tokenizer_from_gguf
-    from octavo.text.texts_beside import Directory
-    from octavo.text.tokenizer_files import tokenizer_without_templates
-
-    if source.is_gguf:
-        tokenizer = tokenizer_from_gguf(opened.checkpoint.metadata)
-    elif (source.directory / "tokenizer.json").exists():
-        tokenizer = tokenizer_without_templates(Directory(source.directory))
-    else:
-        return None
-    vocabulary = tokenizer.backend.get_vocab(with_added_tokens=True)
-    return {number: token for token, number in vocabulary.items()}
 
 
 def _check_layers(name: str, layout: KVLayout) -> None:
