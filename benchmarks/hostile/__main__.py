@@ -11,8 +11,8 @@ and one key makes a third server keep files, batches and responses (`keeping`).
 In the end one key takes all that it can get, and another key's request must start nevertheless.
 A server of several models has them all asked for by one key (`several`), and a router stands in
 front of servers and publishers that lie (`router`). Readers of KV events ask for too much
-(`events`). Then a server with a real engine loads damaged adapters beside streams
-(`adapters.files`).
+(`events`). `octavo bench serve` measures a server that lies, and reads damaged traces (`measured`).
+Then a server with a real engine loads damaged adapters beside streams (`adapters.files`).
 With 0 requests, calls, models, routed or adapters that part is left out.
 The exit code is 1 if any of this fails.
 
@@ -36,6 +36,7 @@ from benchmarks.hostile.adapters.files import attack_by_files
 from benchmarks.hostile.calls import attack_calls
 from benchmarks.hostile.events.readers import attack_readers
 from benchmarks.hostile.keeping import faults_of_keeping, pauses_of_keeping, settings_in
+from benchmarks.hostile.measured.attack import attack_measurements
 from benchmarks.hostile.router.attack import attack_router
 from benchmarks.hostile.run import ALL_KINDS, SETTINGS, Options, log_faults, measure, show
 from benchmarks.hostile.several import attack_models
@@ -90,6 +91,7 @@ def main() -> int:
         if given.routed and not given.only:
             report["faults"] += attack_router(given.routed, Path(name) / "router", given.seed)
             report["faults"] += attack_readers(Path(name) / "events")
+            report["faults"] += attack_measurements(Path(name), given.routed, given.seed)
         if given.adapters and not given.only:
             report["adapters"] = attack_by_files(given.adapters, options, Path(name))
             for kind in ("faults", "pauses"):

@@ -11,8 +11,13 @@ from collections.abc import Sequence
 
 from octavo.cli.commands import COMMANDS, INTERRUPTED, OK, USAGE, Command, overview
 
-# Other words for a command: a conversation is `run` without a prompt.
-_ALSO = {"-V": "version", "--version": "version", "chat": "run"}
+# Other words for a command: a conversation is `run` without a prompt, and vLLM's `throughput`.
+_ALSO = {
+    "-V": "version",
+    "--version": "version",
+    "chat": "run",
+    "bench-throughput": "bench-offline",
+}
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -48,7 +53,7 @@ def _dispatch(rest: list[str]) -> int:
         return _show_overview()
     if rest[0] == "help":
         return _dispatch([*rest[1:], "--help"] if rest[1:] else [])
-    if "-".join(rest[:2]) in COMMANDS:  # as in `octavo bench serve`
+    if "-".join(rest[:2]) in (*COMMANDS, *_ALSO):  # as in `octavo bench serve`
         rest[:2] = ["-".join(rest[:2])]
     name = _ALSO.get(rest[0], rest[0])
     command = COMMANDS.get(name)

@@ -69,6 +69,18 @@ _ALL = (
         "[URL]",
     ),
     Command(
+        "bench-offline",
+        "octavo.cli.bench.offline",
+        "measure how much an engine alone answers a second",
+        "[MODEL]",
+    ),
+    Command(
+        "bench-latency",
+        "octavo.cli.bench.latency",
+        "measure how long an engine takes for one batch",
+        "[MODEL]",
+    ),
+    Command(
         "config",
         "octavo.cli.about.config",
         "check the options of serve, and show where each is from",

@@ -23,6 +23,7 @@ from benchmarks.hostile.attack import ATTACK_KEY, COMPLETIONS, LIVE, Attack, End
 from benchmarks.hostile.client import Outcome
 from benchmarks.hostile.events.readers import attack_readers
 from benchmarks.hostile.keeping import faults_of_keeping, settings_in
+from benchmarks.hostile.measured.attack import attack_measurements
 from benchmarks.hostile.router.attack import attack_router
 from benchmarks.hostile.router.liars import LIES
 from benchmarks.hostile.run import (
@@ -270,3 +271,8 @@ def test_readers_of_events_that_ask_for_too_much(tmp_path: Path) -> None:
     """A server ends their connections, and another reader gets its events."""
     pytest.importorskip("octavo.backends.native._native")
     assert attack_readers(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_measured_server_that_lies_and_damaged_traces(tmp_path: Path) -> None:
+    assert attack_measurements(tmp_path, 300, seed=1) == []

@@ -69,8 +69,8 @@ def test_each_command_can_be_typed(block: Block) -> None:
     subprocess.run(["bash", "-n"], input="\n".join(block.commands), text=True, check=True)
     for command in block.commands:
         for words in words_of(command.replace("\\\n", " ")):
-            is_serve = words[:2] == ["bench", "serve"]
-            name, rest = ("bench-serve", words[2:]) if is_serve else (words[0], words[1:])
+            both = "-".join(words[:2])
+            name, rest = (both, words[2:]) if both in COMMANDS else (words[0], words[1:])
             parser_of(name).parse_args(rest)
 
 

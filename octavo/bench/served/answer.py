@@ -1,4 +1,4 @@
-"""One request of a measurement, and what its answer shows: times, tokens, or an error."""
+"""The answer to one request, and what it shows: times, tokens, or an error."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 _MOST_TEXT = 500  # of an error that is shown
+MOST_EVENT = 1 << 22  # bytes; the rest of a longer one is not kept
+_MOST_TOKENS = 1 << 40  # that a server may claim
 # The parts of a chat's delta that a person sees grow.
 _DELTAS = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
-
-
-class Asked(NamedTuple):
-    """A request: its prompt, and the most tokens of its answer."""
-
-    prompt: str | list[dict[str, Any]]  # a text, or the messages of a chat
-    max_tokens: int
 
 
 @dataclass(slots=True)
@@ -28,11 +23,16 @@ class Answer:
     first: float = math.nan  # of its first token
     ended: float = math.nan
     gaps: list[float] = field(default_factory=list)  # between parts with tokens
-    text: str = ""
+    texts: list[str] = field(default_factory=list)
     num_parts: int = 0  # with tokens
     num_prompt_tokens: int | None = None  # as the server counts them
     num_tokens: int | None = None
     error: str = ""  # empty if it is complete
+
+    @property
+    def text(self) -> str:
+        """The whole text, without reasoning and tool calls."""
+        return "".join(self.texts)
 
     @property
     def tokens(self) -> int:
@@ -66,6 +66,9 @@ class Reader:
 
     def take(self, at: float, data: bytes) -> None:
         """Take a part of the body that came at this time."""
+        if len(self._rest) > MOST_EVENT:
+            self._answer.error = f"an event is longer than {MOST_EVENT:,} bytes"
+            return
         self._rest += data
         for event in self._events():
             if event == b"[DONE]":
@@ -73,7 +76,7 @@ class Reader:
                 continue
             try:
                 self._note(at, json.loads(event))
-            except (ValueError, TypeError, AttributeError, RecursionError):
+            except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
                 self._answer.error = f"an event is not understood: {_shown(event)}"
 
     def end(self, status: int, at: float) -> None:
@@ -108,18 +111,25 @@ class Reader:
             return
         usage = event.get("usage")
         if usage:
-            answer.num_prompt_tokens = int(usage["prompt_tokens"])
-            answer.num_tokens = int(usage.get("completion_tokens") or 0)
+            answer.num_prompt_tokens = _count(usage["prompt_tokens"])
+            answer.num_tokens = _count(usage.get("completion_tokens") or 0)
         choices = event.get("choices")
         if not choices or not _grows(choices[0]):
             return
-        answer.text += _text(choices[0])
+        answer.texts.append(_text(choices[0]))
         answer.num_parts += 1
         if answer.num_parts == 1:
             answer.first = at
         else:
             answer.gaps.append(at - self._last)
         self._last = at
+
+
+def _count(value: Any) -> int:
+    """Return a number of tokens; raise ValueError if it is none."""
+    if type(value) not in (int, float) or not 0 <= value <= _MOST_TOKENS:
+        raise ValueError(value)
+    return int(value)
 
 
 def _grows(choice: dict[str, Any]) -> bool:
@@ -139,10 +149,15 @@ def _message(body: bytes) -> str:
     """Return the message of an error, or the beginning of what came instead of one."""
     try:
         error = json.loads(body)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)[:_MOST_TEXT]
+        return printable(str(error["message"] if isinstance(error, dict) else error))[:_MOST_TEXT]
     except (ValueError, KeyError, TypeError, RecursionError):
         return _shown(body) or "no message"
 
 
 def _shown(data: bytes) -> str:
-    return data[:_MOST_TEXT].decode("utf-8", "replace").strip()
+    return printable(data[:_MOST_TEXT].decode("utf-8", "replace")).strip()
+
+
+def printable(text: str) -> str:
+    """Return a server's text without what a terminal or a picture would obey."""
+    return "".join(mark if mark.isprintable() else " " for mark in text)

@@ -13,6 +13,7 @@ from octavo.route.client import UpstreamConnection, UpstreamError
 from octavo.route.pool import ConnectionPool
 
 MOST_BYTES = 256 << 20  # of a response; an answer takes less, and a server may never end one
+_MOST_READ = 16 << 20  # of one that is read as a whole
 _CONNECT_SECONDS = 60.0
 
 Take = Callable[[float, bytes], None]  # a part of a body, with the time at which it was read
@@ -30,7 +31,9 @@ class Client:
         head = {"Host": address.authority, "Content-Type": "application/json", **headers}
         self._head = "".join(f"{name}: {value}\r\n" for name, value in head.items())
 
-    async def send(self, method: str, path: str, body: bytes, take: Take) -> int:
+    async def send(
+        self, method: str, path: str, body: bytes, take: Take, most_bytes: int = MOST_BYTES
+    ) -> int:
         """Send a request and return its status; raise UpstreamError if that fails.
 
         A kept connection that the server has closed in the meantime is replaced once.
@@ -54,8 +57,8 @@ class Client:
             while part := await connection.part():
                 take(time.perf_counter(), part)
                 num_bytes += len(part)
-                if num_bytes > MOST_BYTES:
-                    raise UpstreamError(f"its response is longer than {MOST_BYTES:,} bytes")
+                if num_bytes > most_bytes:
+                    raise UpstreamError(f"its response is longer than {most_bytes:,} bytes")
             return response.status
         finally:
             self._used.add(connection)
@@ -64,7 +67,11 @@ class Client:
     async def read(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
         """Return the status and the whole body of a response."""
         parts: list[bytes] = []
-        status = await self.send(method, path, body, lambda at, part: parts.append(part))
+
+        def take(at: float, part: bytes) -> None:
+            parts.append(part)
+
+        status = await self.send(method, path, body, take, _MOST_READ)
         return status, b"".join(parts)
 
     async def close(self) -> None:

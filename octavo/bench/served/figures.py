@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -36,17 +38,18 @@ def figures(
         "total_input_tokens": num_prompt,
         "total_output_tokens": num_tokens,
         "request_throughput": len(complete) / seconds,
-        "request_goodput": _goodput(complete, goals) / seconds if goals else None,
+        "request_goodput": num_good(complete, goals) / seconds if goals else None,
         "output_throughput": num_tokens / seconds,
         "total_token_throughput": (num_prompt + num_tokens) / seconds,
-        "max_concurrent_requests": _most_at_once(answers),
+        "max_output_tokens_per_s": _most_in_a_second(complete),
+        "max_concurrent_requests": _most_at_once(complete),
     }
     for name in TIMES:
-        found |= _spread(name, _milliseconds(name, complete), percentiles)
+        found |= _spread(name, milliseconds(name, complete), percentiles)
     return found
 
 
-def _milliseconds(name: str, answers: Iterable[Answer]) -> list[float]:
+def milliseconds(name: str, answers: Iterable[Answer]) -> list[float]:
     """Return all values of a time; answers that have none are left out."""
     match name:
         case "ttft":
@@ -73,12 +76,22 @@ def _spread(name: str, values: Sequence[float], percentiles: Sequence[float]) ->
     return found
 
 
-def _goodput(answers: Iterable[Answer], goals: Mapping[str, float]) -> int:
-    """Return how many answers have met every goal."""
+def num_good(answers: Iterable[Answer], goals: Mapping[str, float]) -> int:
+    """Return how many complete answers have met every goal."""
     return sum(
-        all(max(_milliseconds(name, [each]), default=0.0) <= most for name, most in goals.items())
+        all(max(milliseconds(name, [each]), default=0.0) <= most for name, most in goals.items())
         for each in answers
+        if not each.error
     )
+
+
+def _most_in_a_second(answers: Sequence[Answer]) -> int:
+    """Return the most parts with tokens that came in one second, counted from the first request."""
+    if not answers:
+        return 0
+    begin = min(each.began for each in answers)
+    times = (at for each in answers for at in accumulate(each.gaps, initial=each.first))
+    return max(Counter(int(at - begin) for at in times).values())
 
 
 def _most_at_once(answers: Iterable[Answer]) -> int:

@@ -11,12 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.bench.served.answer import Answer, Asked, Reader
+from octavo.bench.load.asked import Asked
+from octavo.bench.served.answer import Answer, Reader
+from octavo.bench.served.arrivals import AT_ONCE, Pace, arrivals
 from octavo.bench.served.client import Client
 from octavo.core.config import ConfigError
 from octavo.route.client import UpstreamError
 
 REQUEST_SECONDS = 6 * 3600.0  # for one request, as vLLM's command has it
+_MOST_WORDS = 2.0  # in a token, whatever a server says
 _FIRST_WAIT = 0.1  # between two attempts to reach a server that starts
 
 
@@ -30,14 +33,15 @@ class Plan:
 
     endpoint: str
     fields: dict[str, Any]  # of each body, beside the prompt and the tokens
-    rate: float = math.inf  # requests a second
-    burstiness: float = 1.0  # 1 as by a Poisson process; less is in bursts, more is even
+    pace: Pace = AT_ONCE
     most_at_once: int | None = None
     seconds: float = REQUEST_SECONDS
 
     def body(self, asked: Asked) -> bytes:
         """Return the body of a request."""
         fields = {**self.fields, "stream": True, "stream_options": {"include_usage": True}}
+        if asked.model:
+            fields["model"] = asked.model
         if self.endpoint.endswith("/chat/completions"):
             whole = isinstance(asked.prompt, str)
             messages = [{"role": "user", "content": asked.prompt}] if whole else asked.prompt
@@ -62,23 +66,6 @@ class Run:
         return sum(each.tokens for each in self.answers)
 
 
-def arrivals(count: int, plan: Plan, chance: random.Random) -> list[float]:
-    """Return when each request is sent, in seconds from the beginning.
-
-    The times between them follow a gamma distribution, scaled so that the last one comes when it
-    should at this rate.
-    """
-    if math.isinf(plan.rate):
-        return [0.0] * count
-    scale = 1.0 / (plan.rate * plan.burstiness)
-    times, now = [], 0.0
-    for _ in range(count):
-        now += chance.gammavariate(plan.burstiness, scale)
-        times.append(now)
-    stretch = count / plan.rate / now if now else 1.0
-    return [each * stretch for each in times]
-
-
 async def measure(
     client: Client,
     plan: Plan,
@@ -90,7 +77,7 @@ async def measure(
 
     When this is cancelled, the answers that were complete are kept.
     """
-    times = arrivals(len(asked), plan, chance)
+    times = arrivals(asked, plan.pace, chance)
     places = asyncio.Semaphore(plan.most_at_once or len(asked))
     run = Run(time.perf_counter())
 
@@ -160,7 +147,7 @@ async def words_per_token(client: Client, model: str, words: Sequence[str]) -> f
         try:
             status, told = await client.read("POST", "/tokenize", body)
             if status == 200 and (tokens := json.loads(told)["tokens"]):
-                return len(words) / len(tokens)
+                return min(len(words) / len(tokens), _MOST_WORDS)
         except (OSError, UpstreamError, ValueError, KeyError, TypeError, RecursionError):
             break
     return 1.0

@@ -3,7 +3,8 @@
 `profile MODEL` shows the time of a step, phase by phase. `speculation PROMPTS MODEL` answers the
 prompts of a file with each way to draft, one engine after the other, and shows how fast each was.
 A line of the file is a text, or a JSON object with `messages` or `prompt`; it may have a
-`prediction`.
+`prediction`. `octavo bench serve`, `offline` and `latency` are commands of their own, for a server
+and for whole answers.
 
 The step decodes --streams sequences after --context tokens each, or with --prompt it processes one
 chunk of a prompt. Times are those of the calling thread, as medians over the steps. A phase begins
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from octavo.bench.profile import Line, Profile
     from octavo.bench.speculation import Gain
 
-_OF_VLLM = ("latency", "offline", "throughput")
 _MUCH_WAITING = 1 / 3  # of a step
 _HEAD = (
     "PHASE", "INSTRUCTION", "CALLS", "WAIT", "MS", "SHARE", "MB", "GB/S", "", "GOP/S", "",
@@ -180,13 +180,8 @@ def _check_words(what: str | None, model: str | None) -> None:
         raise UsageError(f"neither the measurement nor the model is named; {usage}")
     if what == "profile":
         raise UsageError(f"the model is not named; {usage}")
-    known = "there are profile, speculation and serve"
-    if what in _OF_VLLM:
-        usage = (
-            "for what clients see, write: octavo serve MODEL, and beside it octavo bench serve; "
-            "for a step's time, octavo bench profile MODEL"
-        )
-    elif model is None:
+    known = "there are serve, offline, latency, profile and speculation"
+    if model is None:
         usage = f"write: octavo bench profile {what}"
     raise UsageError(f"{what!r} is not a measurement: {known}; {usage}")
 

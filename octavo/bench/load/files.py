@@ -1,75 +1,17 @@
-"""The requests of a measurement: made of words by chance, or read from a file."""
+"""Reads the user's own requests: prompts of a file of lines, or conversations as ShareGPT's."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo.bench.served.answer import Asked
+from octavo.bench.load.asked import Asked
 from octavo.core.config import ConfigError
 
-# Words that most vocabularies have whole, with a space before them.
-_TEXT = (
-    "time year people way day man thing woman life child world school state family student group "
-    "country problem hand part place case week company system program question work government "
-    "number night point home water room mother area money story fact month lot right study book "
-    "eye job word business issue side kind head house service friend father power hour game line "
-    "end member law car city community name president team minute idea kid body information back "
-    "parent face others level office door health person art war history party result change "
-    "morning reason research girl guy moment air teacher force education"
-)
-WORDS = tuple(_TEXT.split())
-_MOST_FILE_BYTES = 2 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Lengths of random prompts and answers, in tokens."""
-
-    prompt: int
-    answer: int
-    prefix: int = 0  # the same in all prompts, beside the rest
-    spread: float = 0.0  # lengths are drawn between 1 - spread and 1 + spread of these
-
-
-def random_requests(
-    count: int, lengths: Lengths, words_per_token: float, chance: random.Random
-) -> list[Asked]:
-    """Return prompts of words drawn by chance."""
-
-    def text(tokens: int) -> str:
-        return " ".join(chance.choices(WORDS, k=max(1, round(tokens * words_per_token))))
-
-    def drawn(tokens: int) -> int:
-        low, high = int(tokens * (1 - lengths.spread)), int(tokens * (1 + lengths.spread))
-        return max(1, chance.randint(low, high))
-
-    prefix = text(lengths.prefix) + " " if lengths.prefix else ""
-    return [
-        Asked(prefix + text(drawn(lengths.prompt)), drawn(lengths.answer)) for _ in range(count)
-    ]
-
-
-def repeated_prefixes(
-    count: int,
-    num_prefixes: int,
-    lengths: Lengths,
-    words_per_token: float,
-    chance: random.Random,
-) -> list[Asked]:
-    """Return prompts of which as many as possible begin in the same few ways."""
-    alike = Lengths(lengths.prompt, lengths.answer, lengths.prefix)
-    parts = [
-        random_requests(-(-count // num_prefixes), alike, words_per_token, chance)
-        for _ in range(num_prefixes)
-    ]
-    asked = [each for part in parts for each in part][:count]
-    chance.shuffle(asked)
-    return asked
+MOST_FILE_BYTES = 2 << 30
 
 
 def read_lines(path: Path, max_tokens: int) -> list[Asked]:
@@ -80,7 +22,7 @@ def read_lines(path: Path, max_tokens: int) -> list[Asked]:
     found = []
     for number, line in enumerate(_text_of(path).splitlines(), 1):
         if line.strip():
-            found.append(_asked(_object(line, f"{path}, line {number}"), number, max_tokens))
+            found.append(_asked(object_of(line, f"{path}, line {number}"), number, max_tokens))
     if not found:
         raise ConfigError(f"{path} has no prompts; write a JSON object with `prompt` on each line")
     return found
@@ -129,14 +71,25 @@ def _pairs(conversations: list[Any]) -> Iterator[tuple[str, str]]:
             yield texts[0], texts[1]
 
 
-def chosen(asked: list[Asked], count: int, chance: random.Random) -> list[Asked]:
+def chosen(
+    asked: list[Asked],
+    count: int,
+    chance: random.Random,
+    *,
+    is_shuffled: bool = True,
+    is_repeated: bool = True,
+) -> list[Asked]:
     """Return as many requests, in an order by chance; those of a short file several times."""
     order = list(asked)
-    chance.shuffle(order)
+    if is_shuffled:
+        chance.shuffle(order)
+    if not is_repeated:
+        count = min(count, len(order))
     return [order[at % len(order)] for at in range(count)]
 
 
-def _object(text: str, place: str) -> dict[str, Any]:
+def object_of(text: str, place: str) -> dict[str, Any]:
+    """Return the object that a text holds; `place` says where it is from."""
     try:
         given = json.loads(text)
     except (ValueError, RecursionError):
@@ -148,8 +101,8 @@ def _object(text: str, place: str) -> dict[str, Any]:
 
 def _text_of(path: Path) -> str:
     try:
-        if path.stat().st_size > _MOST_FILE_BYTES:
-            raise ConfigError(f"{path} is larger than {_MOST_FILE_BYTES:,} bytes")
+        if path.stat().st_size > MOST_FILE_BYTES:
+            raise ConfigError(f"{path} is larger than {MOST_FILE_BYTES:,} bytes")
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the prompts cannot be read: {path}: {error}") from None

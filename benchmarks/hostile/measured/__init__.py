@@ -1,0 +1,1 @@
+"""A command that measures servers, whose servers and traces are hostile."""

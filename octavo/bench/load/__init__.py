@@ -1,0 +1,1 @@
+"""The requests of a measurement: their lengths, what they share, when they come, their words."""

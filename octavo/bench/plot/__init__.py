@@ -1,0 +1,1 @@
+"""Draws measurements as SVG, or a page with it, which need nothing besides."""
