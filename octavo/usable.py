@@ -53,10 +53,11 @@ def _check_options(arguments: EngineArguments, choice: Choice) -> None:
                     f"{choice.entry.name} backend computes here: {advice}"
                 )
     speculation = arguments.speculative_config
-    asked = None if speculation is None else speculation.quantization
-    if asked is not None and "cpu_weights" not in choice.kind.options:
+    if speculation is None or speculation.weights is None:
+        return
+    if "cpu_weights" not in choice.kind.options:
         raise ConfigError(
-            f"speculative_config: quantization={asked!r} is for the native backend, and the "
-            f"{choice.entry.name} backend computes here, with a drafter's weights as the files "
-            "have them; leave it out"
+            f"speculative_config: quantization={speculation.quantization!r} is for the native "
+            f"backend, and the {choice.entry.name} backend computes here, with a drafter's "
+            "weights as the files have them; leave it out"
         )

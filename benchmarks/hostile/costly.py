@@ -190,3 +190,21 @@ def chunks_of_one_token(chance: random.Random) -> Attack:
         "late_chunking_params": {"chunk_size": 1},
     }
     return Attack((post("/v1/embeddings", body),), SERVED)
+
+
+@KINDS.add(share=0.3)
+def wrong_predictions(chance: random.Random) -> Attack:
+    """Predict long texts that no answer follows, each other ones, so that drafts of them are lost.
+
+    Some have more tokens than any answer.
+    """
+    words = [*{*TEXT.split()}]
+    count = chance.choice([3, 300, 2_000, 200_000])
+    text = " ".join(chance.choices(words, k=count))
+    body = {
+        "messages": [{"role": "user", "content": "Hello"}],
+        "prediction": {"type": "content", "content": text},
+        "max_tokens": chance.choice([1, 30]),
+        "ignore_eos": True,
+    }
+    return Attack((post(CHAT, body),), SERVED)

@@ -12,12 +12,12 @@ from typing import Any
 from octavo.api.llm import LLM
 from octavo.core.config import ConfigError
 from octavo.core.sampling_params import SamplingParams
-from octavo.options.speculation import AUTO, DRAFT_MODEL
+from octavo.options.speculation import AUTO, DRAFT_MODEL, SpeculativeConfig
 
 MOST_PROMPTS = 4096
 # The settings of each way to draft. Predictions need none; "off" is what the others are compared
 # with.
-WAYS: dict[str, dict[str, Any] | None] = {
+WAYS: dict[str, dict[str, Any] | SpeculativeConfig | None] = {
     "off": {"method": "off"},
     "ngram": {"method": "ngram"},
     "suffix": {"method": "suffix"},
@@ -51,7 +51,10 @@ def read_prompts(path: Path) -> list[Asked]:
     """Read a file of prompts: each line is a text, or an object with `prompt` or `messages`."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise ConfigError(f"the prompts cannot be read: {path}: {why}") from None
+    except UnicodeDecodeError as error:
         raise ConfigError(f"the prompts cannot be read: {path}: {error}") from None
     asked = [_read(line, number) for number, line in enumerate(lines, 1) if line.strip()]
     if not asked:
@@ -104,7 +107,7 @@ def compare(
     asked: Sequence[Asked],
     sampling: SamplingParams,
     streams: int,
-    drafter: dict[str, Any] | None = None,
+    drafter: SpeculativeConfig | None = None,
 ) -> list[Gain]:
     """Answer all prompts in each way; the answers must be equal.
 
@@ -114,8 +117,7 @@ def compare(
     expected: list[list[int]] = []
     ways = WAYS
     if drafter is not None:
-        method = str(drafter["method"])
-        ways = {**WAYS, DRAFT_MODEL if method == AUTO else method: drafter}
+        ways = {**WAYS, DRAFT_MODEL if drafter.method == AUTO else drafter.method: drafter}
     for way, settings in ways.items():
         if way == "prediction" and not any(each.prediction for each in asked):
             continue

@@ -6,7 +6,9 @@ vLLM's flags that Octavo has no setting for are added too (cli/flags/foreign.py)
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,12 +114,21 @@ def _with_short_forms(given: dict[str, Any], arguments: argparse.Namespace) -> d
     keys = {key: value for key, value in keys.items() if value is not None}
     if not keys:
         return given
-    if "speculative_config" in given:
-        flag = next(flag for flag, key, _ in _SPECULATION if key in keys)
-        raise UsageError(
-            f"{flag} and --speculative-config are both given; write all keys into the second"
-        )
-    return {**given, "speculative_config": {"method": "ngram", **keys}}
+    whole: object = given.get("speculative_config")
+    if whole is None:
+        return {**given, "speculative_config": {"method": "ngram", **keys}}
+    try:
+        whole = json.loads(whole) if isinstance(whole, str) else whole
+    except (ValueError, RecursionError):
+        return given  # it is refused later, with the reason
+    if not isinstance(whole, Mapping):
+        return given
+    for flag, key, _ in _SPECULATION:
+        if key in keys and key in whole:
+            raise UsageError(
+                f"{flag} and the key {key} of --speculative-config are both given; leave one out"
+            )
+    return {**given, "speculative_config": {**whole, **keys}}
 
 
 def engine_arguments(arguments: argparse.Namespace) -> EngineArguments:

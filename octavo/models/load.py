@@ -112,7 +112,7 @@ def open_model(
             generation = defaults_from_gguf(checkpoint.metadata)
     else:
         generation = defaults_in(source.directory, values)
-    format = "gguf" if source.is_gguf else _method(values) if source.weights else None
+    format = "gguf" if source.is_gguf else quantization_in(values) if source.weights else None
     read = weights, generation, checkpoint, facts, heads
     return OpenedModel(architecture, model, spec, *read, format)
 
@@ -188,7 +188,7 @@ def _architecture(config: Config) -> str:
     return names[0]
 
 
-def _method(values: Mapping[str, Any]) -> str | None:
+def quantization_in(values: Mapping[str, Any]) -> str | None:
     """Return the format that a config.json names; None for weights that are not quantised."""
     config = Config(values)
     key = "quantization_config"

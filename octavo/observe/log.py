@@ -103,7 +103,8 @@ def flags_in_use() -> dict[str, str]:
 def with_flags(text: str, flags: Mapping[str, str]) -> str:
     """Replace the names of settings by their flags: `max_model_len` by `--max-model-len`.
 
-    A name that is an ordinary word too, such as `seed`, is replaced only before its value.
+    A name that is an ordinary word too, such as `seed`, is replaced only before its value. One
+    behind `…_config: ` is a key of that setting, and stays.
     """
     names = sorted((name for name in flags if name.isidentifier()), key=len, reverse=True)
     if not names:
@@ -114,7 +115,7 @@ def with_flags(text: str, flags: Mapping[str, str]) -> str:
         return flags[name] + equals if "_" in name or equals else name
 
     # A part of a path or of a file's name is no setting: /models/x/generation_config.json.
-    return re.sub(rf"(?<![\w/.-])({'|'.join(names)})(?![\w/-]|\.\w)(=?)", flag, text)
+    return re.sub(rf"(?<![\w/.-])(?<!_config: )({'|'.join(names)})(?![\w/-]|\.\w)(=?)", flag, text)
 
 
 def _our_handlers() -> list[LogHandler]:

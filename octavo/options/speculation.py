@@ -80,7 +80,8 @@ class SpeculativeConfig:
     suffix_decoding_min_token_prob: float = 0.1  # of a draft: less probable ones are not proposed
     model: str | None = None  # what drafts: a directory, a file, a name on the hub, or a class
     draft_candidates: int = 1  # of `model` for each place; of several, drafts are a tree
-    quantization: str | None = None  # what a drafter's floats become; None: the backend's own
+    # What a drafter's floats become, or what its files are in; None: the backend's own.
+    quantization: str | None = None
     use_heterogeneous_vocab: bool = False  # a draft model's tokens are translated by their texts
 
     def __post_init__(self) -> None:
@@ -124,7 +125,10 @@ class SpeculativeConfig:
 
     @property
     def weights(self) -> CpuWeights | None:
-        """The format that a drafter's floats become, by its own name; None: none was asked for."""
+        """The format that a drafter's floats become, by its own name.
+
+        None: none was asked for, or one that files have and floats do not become.
+        """
         return None if self.quantization is None else _weights_of(self.quantization)
 
     def _check_vocabulary(self) -> None:
@@ -146,11 +150,6 @@ class SpeculativeConfig:
                 f"quantization={self.quantization!r} is what a second model's weights become, and "
                 f"method={self.method!r} has none; leave it out"
             )
-        if self.weights is None:
-            raise _error(
-                f"quantization={self.quantization!r}: floats do not become that format as they are "
-                f"loaded; take one of {', '.join(_DRAFTER_WEIGHTS)}, or leave it out"
-            )
 
     def _check_model(self) -> None:
         if self.draft_candidates > 1 and self.method not in WITH_MODEL:
@@ -171,7 +170,7 @@ class SpeculativeConfig:
 
 
 # What a drafter's floats may become; no text depends on it.
-_DRAFTER_WEIGHTS: tuple[CpuWeights, ...] = tuple(
+DRAFTER_WEIGHTS: tuple[CpuWeights, ...] = tuple(
     each for each in get_args(CpuWeights) if each != "auto"
 )
 
@@ -179,7 +178,7 @@ _DRAFTER_WEIGHTS: tuple[CpuWeights, ...] = tuple(
 def _weights_of(name: str) -> CpuWeights | None:
     from octavo.options.quantization import made_at_load  # here, since few engines need it
 
-    return cast("CpuWeights | None", name if name in _DRAFTER_WEIGHTS else made_at_load(name))
+    return cast("CpuWeights | None", name if name in DRAFTER_WEIGHTS else made_at_load(name))
 
 
 _NEEDED = {
@@ -287,7 +286,7 @@ def read_speculative_config(given: object) -> SpeculativeConfig:
             )
         chosen.setdefault("method", AUTO)
     if "method" not in chosen:
-        raise _error(f"the key 'method' is missing; write it {_EXAMPLE}")
+        raise _error(f"no key says what drafts, neither 'method' nor 'model'; write it {_EXAMPLE}")
     shortest, longest = chosen.get("prompt_lookup_min"), chosen.get("prompt_lookup_max")
     if chosen["method"] == "suffix":  # as in vLLM
         depth = chosen.get("suffix_decoding_max_tree_depth", TREE_DEPTH)

@@ -254,6 +254,13 @@ def test_what_other_servers_would_do_is_refused_by_name(words: tuple[str, ...]) 
             ("DFLASH", "--speculative-draft-model-path", "x", "--speculative-num-steps", "7"),
             SpeculativeConfig("dflash", 7, model="x"),
         ),
+        *(
+            (
+                ("EAGLE3", "--model-draft=x", f"--speculative-draft-model-quantization={given}"),
+                SpeculativeConfig("eagle3", model="x", quantization=meant),
+            )
+            for given, meant in (("fp8", "fp8"), ("unquant", "bf16"))
+        ),
     ],
 )
 def test_sglangs_algorithms_are_methods(

@@ -131,8 +131,15 @@ def test_speculation_is_a_json_object_or_short_flags() -> None:
     assert engine("--speculative-config", text).speculative_config == expected
     assert engine("--spec-tokens", "3").speculative_config == SpeculativeConfig("ngram", 3)
     assert engine("--spec-method=ngram").speculative_config == SpeculativeConfig("ngram")
-    with pytest.raises(UsageError, match="--spec-tokens and --speculative-config are both given"):
+    with pytest.raises(UsageError, match="--spec-tokens and the key num_speculative_tokens of"):
         engine("--speculative-config", text, "--spec-tokens", "3")
+    both = engine("--speculative-config.prompt_lookup_max=3", "--spec-method=ngram")
+    assert both.speculative_config == SpeculativeConfig("ngram", 5, 3, 2)
+    drafter = engine("--spec-tokens", "8", "--speculative-config", '{"model": "x"}')
+    assert drafter.speculative_config == SpeculativeConfig("auto", 8, model="x")
+    for wrong in ("{", "[]"):
+        with pytest.raises(ConfigError, match="speculative_config: "):
+            engine("--spec-tokens", "8", "--speculative-config", wrong)
     assert engine("--spec-method", "mtp").speculative_config == SpeculativeConfig("mtp")
     with pytest.raises(UsageError, match="invalid choice: 'mpt'"):
         engine("--spec-method", "mpt")

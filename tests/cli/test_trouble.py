@@ -71,6 +71,14 @@ def test_a_module_that_must_be_built_again_is_no_bug(kind: type[Exception]) -> N
         ("served_model_name='' must", "--served-model-name='' must"),
         ("my_max_model_len max_model_lens", "my_max_model_len max_model_lens"),
         ("--max-model-len", "--max-model-len"),
+        (
+            "speculative_config: quantization='int8' is not possible beside dtype='float32'",
+            "--speculative-config: quantization='int8' is not possible beside --dtype='float32'",
+        ),
+        (
+            "speculative_config: max_model_len is not supported",
+            "--speculative-config: max_model_len is not supported",
+        ),
     ],
 )
 def test_options_are_named_as_they_are_typed(text: str, told: str) -> None:

@@ -95,8 +95,8 @@ class NativeKind:
         drafting = settings.speculative_config
         if drafting is not None and drafting.weights is not None and not self._is_packed(settings):
             raise ValueError(
-                f"speculative_config: quantization={drafting.weights!r} is not possible beside "
-                "dtype='float32', which keeps everything exact; leave one of them out"
+                f"speculative_config: quantization={drafting.quantization!r} is not possible "
+                "beside dtype='float32', which keeps everything exact; leave one of them out"
             )
         _check_activations(settings.cpu_weights, settings.cpu_activations)
         _check_kernels(settings.num_threads, settings.cpu_isa, settings.accumulation_order)

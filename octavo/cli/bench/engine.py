@@ -19,7 +19,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from octavo.cli.engine_options import (
     add_engine_options,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from octavo.backends.native.backend import PeakRates
     from octavo.bench.profile import Line, Profile
     from octavo.bench.speculation import Gain
+    from octavo.options.speculation import SpeculativeConfig
 
 _MUCH_WAITING = 1 / 3  # of a step
 _HEAD = (
@@ -138,7 +139,7 @@ def _speculation(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def way_of(given: object) -> dict[str, Any] | None:
+def way_of(given: object) -> SpeculativeConfig | None:
     """Return the settings of a way that needs some; the others are measured without any."""
     if given is None:
         return None
@@ -148,14 +149,10 @@ def way_of(given: object) -> dict[str, Any] | None:
     if settings.method not in (*WITH_MODEL, MTP, CUSTOM_CLASS):
         raise UsageError(
             "every way to draft that needs the prompts alone is measured; leave out the flags of "
-            "speculation, but those of others, as in --model-draft MODEL or --spec-method mtp"
+            "speculation, but those of others, as in --speculative-config.model MODEL or "
+            "--spec-method mtp"
         )
-    return {
-        "method": settings.method,
-        "model": settings.model,
-        "num_speculative_tokens": settings.num_speculative_tokens,
-        "draft_candidates": settings.draft_candidates,
-    }
+    return settings
 
 
 def as_gains(gains: Sequence[Gain]) -> str:

@@ -98,6 +98,7 @@ _TYPES_OF_DRAFTS = {
     "draft-dflash": "dflash",
 }
 MEANINGS: Mapping[str, Mapping[str, str]] = {
+    "--speculative-draft-model-quantization": {"unquant": f"{_SPECULATION}.quantization=bf16"},
     **dict.fromkeys(("-rea", "--reasoning"), _THINKING),
     "--spec-type": {
         name: f"{_SPECULATION}.method={method}" for name, method in _TYPES_OF_DRAFTS.items()

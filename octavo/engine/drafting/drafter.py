@@ -19,7 +19,14 @@ from octavo.models.footprint import tensor_sizes
 from octavo.models.kv_layout import place_layers
 from octavo.models.load import OpenedModel, open_model
 from octavo.options.engine import EngineArguments
-from octavo.options.speculation import AUTO, DRAFT_MODEL, MOST_TOKENS, MTP, SpeculativeConfig
+from octavo.options.speculation import (
+    AUTO,
+    DRAFT_MODEL,
+    DRAFTER_WEIGHTS,
+    MOST_TOKENS,
+    MTP,
+    SpeculativeConfig,
+)
 
 log = logging.getLogger(__name__)
 
@@ -84,14 +91,25 @@ def _open_drafter(
 
 
 def _check_quantization(speculation: SpeculativeConfig, drafter: OpenedModel) -> None:
-    """Refuse to make a format of floats where the drafter's files have none."""
-    if speculation.quantization is None:
+    """Refuse a format that the drafter's files are not in, and that no floats of them become."""
+    asked, found = speculation.quantization, drafter.quantization
+    if asked is None:
+        return
+    from octavo.options.quantization import is_same  # here, since few engines need it
+
+    if found is not None and is_same(asked, found):
         return
     types = {tensor.type for tensor in tensor_sizes(drafter) if tensor.is_matrix}
     if types.isdisjoint(FLOAT_TYPES):
         raise ConfigError(
-            f"speculative_config: quantization={speculation.quantization!r}: the drafter's files "
-            f"are quantised already ({', '.join(sorted(types))}), and are kept so; leave it out"
+            f"speculative_config: quantization={asked!r}: the drafter's files are quantised "
+            f"already ({', '.join(sorted(types))}), and are kept so; leave it out"
+        )
+    if speculation.weights is None:
+        raise ConfigError(
+            f"speculative_config: quantization={asked!r}: the drafter's files are not in that "
+            "format, and floats do not become it as they are loaded; take one of "
+            f"{', '.join(DRAFTER_WEIGHTS)}, or leave it out"
         )
 
 

@@ -13,7 +13,7 @@ from octavo.models.checkpoint_weights import CheckpointWeights
 from octavo.models.config_reader import Config
 from octavo.models.drafters import dflash, eagle, eagle3, medusa
 from octavo.models.drafters.reading import DFLASH_CONFIG, SPECULATORS, plain_values
-from octavo.models.load import OpenedModel, formats_in
+from octavo.models.load import OpenedModel, formats_in, quantization_in
 from octavo.models.weights import Weights, named_as_declared
 
 Declare = Callable[[Config, ModelSpec, Weights, Checkpoint], tuple[Model, Weights]]
@@ -70,4 +70,5 @@ def open_drafter(
         model, weights = KINDS[method](config, target.spec, stored, checkpoint)
         checked_needs(model, named_as_declared(weights, model))
     facts = target.generation, checkpoint, target.pooling
-    return OpenedModel(method, model, model.spec, weights, *facts, heads={})
+    found = quantization_in(values)
+    return OpenedModel(method, model, model.spec, weights, *facts, heads={}, quantization=found)

@@ -155,15 +155,16 @@ def open_own_layer(opened: OpenedModel, method: str) -> OpenedModel:
         layer, weights = _declare(opened, method)
         checked_needs(layer, weights)
     facts = opened.generation, opened.checkpoint, opened.pooling
-    return OpenedModel(method, layer, layer.spec, weights, *facts, heads={})
+    kind = opened.quantization
+    return OpenedModel(method, layer, layer.spec, weights, *facts, heads={}, quantization=kind)
 
 
 def _declare(opened: OpenedModel, method: str) -> tuple[MultiTokenLayer, Weights]:
     names = FAMILIES.get(opened.architecture)
     if names is None:
         raise ConfigurationError(
-            f"the method {method!r} is not possible for {opened.architecture}: there is "
-            f"{', '.join(FAMILIES)}; leave it out"
+            f"a model of the kind {opened.architecture} has no layer of its own that drafts, which "
+            f"method={method!r} uses: {' and '.join(FAMILIES)} have one; take another method"
         )
     model, target = opened.model, opened.spec
     assert isinstance(model, CausalLM)

@@ -1,4 +1,4 @@
-"""The interface of proposers whose proposals the backend computes in the steps themselves."""
+"""The proposers whose proposals the backend computes in the steps: interface, and common part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from octavo.core.plan import StepPlan
 from octavo.core.trees.form import ROOT, DraftTree, depths_of
 from octavo.runner.batch import Step
 from octavo.runner.slots import SlotState
-from octavo.runner.speculate.proposer import Proposal, Proposer
+from octavo.runner.speculate.proposer import KeepsNothingShared, Proposal, Proposer
 
 
 class Wanted(NamedTuple):
@@ -80,3 +80,20 @@ class AheadProposer(Proposer, Protocol):
         self, work: AheadWork, slots: Ints, output: StepOutput, lost: Container[int]
     ) -> None:
         """Take what a step has computed and proposed, before its tokens are known ones."""
+
+
+class ComputedProposer(KeepsNothingShared):
+    """The part that proposers have in common whose proposals are computed in steps."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._has_proposed = False  # in the last step
+
+    def attach(self, state: SlotState, config: CoreConfig) -> None:
+        if config.max_branches:  # a tree has more than one for each place
+            self.most = config.max_drafts
+
+    def _takes_part(self, plan: StepPlan) -> bool:
+        """Return whether a plan asks for proposals, or has to end those of the last step."""
+        had_proposed, self._has_proposed = self._has_proposed, bool(plan.ahead)
+        return had_proposed or self._has_proposed

@@ -25,7 +25,7 @@ from octavo.core.config import CoreConfig
 from octavo.core.plan import NewSlot, StepPlan
 from octavo.runner.batch import Step
 from octavo.runner.slots import SlotState
-from octavo.runner.speculate.ahead import AheadWork, Wanted, wanted_by
+from octavo.runner.speculate.ahead import AheadWork, ComputedProposer, Wanted, wanted_by
 from octavo.runner.speculate.proposer import NOTHING, Proposal, Turn
 
 CATCH_UP_TOKENS = 256  # that it computes in one step for sequences that it has not followed
@@ -44,11 +44,11 @@ class _Text:
         self.is_lost = False  # rows that it would have to read have left its windows
 
 
-class DraftModelProposer:
+class DraftModelProposer(ComputedProposer):
     """The rows and the proposals of a second model; implements `AheadProposer`."""
 
     def __init__(self, most: int, *, reads_hidden: bool = False) -> None:
-        self.most = most
+        super().__init__(most)
         # It reads what the first model computes of the tokens before. Of proposals that is known
         # only once they are verified: until then it reads its own guess, and no row is right.
         self._reads_hidden = reads_hidden
@@ -59,14 +59,12 @@ class DraftModelProposer:
         self._groups: tuple[int, ...] = ()
         self._has_windows = False
         self._rows: tuple[dict[int, int], ...] = ()  # by group: of each block, the leading rows
-        self._has_proposed = False  # in the last step
 
     def attach(self, state: SlotState, config: CoreConfig) -> None:
         """Take the slots whose texts the second model reads, and the groups that are its own."""
+        super().attach(state, config)
         self._state, self._size = state, config.block_size
         self._budget = config.max_num_batched_tokens
-        if config.max_branches:
-            self.most = config.max_drafts  # a tree has more than one for each place
         owners = [group.owner for group in config.groups]
         self._groups = tuple([index for index, owner in enumerate(owners) if owner == DRAFTER])
         self._has_windows = any(config.groups[index].window for index in self._groups)
@@ -87,9 +85,6 @@ class DraftModelProposer:
         text = self._texts.pop(slot, None)
         if text is not None:
             self._note(slot, text)
-
-    def forget(self) -> None:
-        pass  # what it keeps is of the requests
 
     def propose(self, turns: Sequence[Turn]) -> Sequence[Proposal]:
         texts = [self._texts.get(turn.slot) for turn in turns]
@@ -158,9 +153,8 @@ class DraftModelProposer:
 
     def prepare(self, plan: StepPlan, step: Step) -> tuple[Step, AheadWork | None]:
         """Add to a step what the second model computes; return it, and what is asked."""
-        if not (plan.ahead or plan.drafts or self._has_proposed):
+        if not (self._takes_part(plan) or plan.drafts):
             return step, None
-        self._has_proposed = bool(plan.ahead)
         num_written = self._num_written(plan)
         asked = wanted_by(plan)
         num_rows: dict[int, int] = {}

@@ -13,27 +13,20 @@ import numpy as np
 
 from octavo.backends.base import DRAFTER, Ints
 from octavo.backends.step import NO_ROWS, Ahead, StepOutput
-from octavo.core.config import CoreConfig
 from octavo.core.plan import NewSlot, StepPlan
 from octavo.runner.batch import Step
-from octavo.runner.slots import SlotState
-from octavo.runner.speculate.ahead import AheadWork, Wanted, wanted_by
+from octavo.runner.speculate.ahead import AheadWork, ComputedProposer, Wanted, wanted_by
 from octavo.runner.speculate.proposer import NOTHING, Proposal, Turn
 
 _ALL = np.iinfo(np.int32).max  # of the drafts of a step: none has a row that it lacks
 
 
-class HeadsProposer:
+class HeadsProposer(ComputedProposer):
     """The proposals of heads, or of a block; implements `AheadProposer`."""
 
     def __init__(self, most: int) -> None:
-        self.most = most
+        super().__init__(most)
         self._proposals: dict[int, Proposal] = {}  # of each slot that may get drafts
-        self._has_proposed = False  # in the last step
-
-    def attach(self, state: SlotState, config: CoreConfig) -> None:
-        if config.max_branches:  # a tree has more than one for each place
-            self.most = config.max_drafts
 
     @property
     def is_used(self) -> bool:
@@ -46,9 +39,6 @@ class HeadsProposer:
     def free(self, slot: int) -> None:
         del self._proposals[slot]
 
-    def forget(self) -> None:
-        pass  # what it keeps is of the requests
-
     def propose(self, turns: Sequence[Turn]) -> Sequence[Proposal]:
         return [self._proposals[turn.slot] for turn in turns]
 
@@ -57,9 +47,8 @@ class HeadsProposer:
 
     def prepare(self, plan: StepPlan, step: Step) -> tuple[Step, AheadWork | None]:
         """Add to a step what is proposed behind it; return it, and what is asked."""
-        if not (plan.ahead or self._has_proposed):
+        if not self._takes_part(plan):
             return step, None
-        self._has_proposed = bool(plan.ahead)
         asked = wanted_by(plan)
         wanted = {
             slot: each for slot, each in asked.items() if each.chances and slot in self._proposals

@@ -17,7 +17,13 @@ import numpy as np
 
 from octavo.backends.base import Ints
 from octavo.core.plan import NewSlot
-from octavo.runner.speculate.proposer import NOTHING, DraftSettings, Proposal, Turn
+from octavo.runner.speculate.proposer import (
+    NOTHING,
+    DraftSettings,
+    KeepsNothingShared,
+    Proposal,
+    Turn,
+)
 from octavo.runner.speculate.rates import Rates
 
 # The rates of right predictions that are assumed at first, by the tokens that match: 0, 1, …, and
@@ -28,7 +34,7 @@ _MOST_PLACES = 1 << 14  # of an index: memory of a slot is bounded, however long
 _MULTIPLIER, _SPREAD, _WORD = 0x9E3779B1, 0x85EBCA6B, 0xFFFFFFFF
 
 
-class NgramProposer:
+class NgramProposer(KeepsNothingShared):
     """A proposer that needs no model: it keeps the places of earlier n-grams of each slot."""
 
     def __init__(self, shortest: int, longest: int, most: int, max_model_len: int) -> None:
@@ -42,9 +48,6 @@ class NgramProposer:
 
     def free(self, slot: int) -> None:
         del self._histories[slot]
-
-    def forget(self) -> None:
-        pass  # what it keeps is of the requests
 
     def propose(self, turns: Sequence[Turn]) -> Sequence[Proposal]:
         proposals = []

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from octavo.backends.base import Ints
 from octavo.core.plan import NewSlot
-from octavo.runner.speculate.proposer import NOTHING, Proposal, Turn
+from octavo.runner.speculate.proposer import NOTHING, KeepsNothingShared, Proposal, Turn
 from octavo.runner.speculate.rates import LEAST_CHANCE
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class OwnProposer(Protocol):
         """Forget the text of this slot, which has ended."""
 
 
-class OwnClassProposer:
+class OwnClassProposer(KeepsNothingShared):
     """The drafts of the operator's class; implements `Proposer`."""
 
     def __init__(self, own: OwnProposer, most: int) -> None:
@@ -58,9 +58,6 @@ class OwnClassProposer:
                 raise
             except BaseException:
                 self._leave_out()
-
-    def forget(self) -> None:
-        pass  # what it keeps is its own affair
 
     def propose(self, turns: Sequence[Turn]) -> Sequence[Proposal]:
         return [NOTHING if self._own is None else self._proposed(turn) for turn in turns]

@@ -19,7 +19,9 @@ from hashlib import blake2b
 from weakref import WeakValueDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
+from octavo.backends.base import Ints
 from octavo.runner.speculate.proposer import NOTHING, Proposal
 from octavo.runner.speculate.rates import Rates
 
@@ -43,9 +45,24 @@ class PredictedText:
         self.tokens = tokens
         numbers = np.frombuffer(tokens, np.int32)
         pairs = numbers[:-1].astype(np.int64) << 32 | numbers[1:]
-        order = np.argsort(pairs, kind="stable")
+        order = _order_of_pairs(numbers)
         self.keys = array("q", pairs[order].tobytes())  # the pairs, sorted
         self.places = array("i", (order + 2).astype(np.int32).tobytes())
+
+
+def _order_of_pairs(tokens: Ints) -> NDArray[np.int64]:
+    """Return the places of all pairs of neighbours, in the order of the pairs.
+
+    The engine waits for it. To sort by sixteen bits at a time takes a third of the time that it
+    takes to compare pairs.
+    """
+    order = np.arange(max(0, len(tokens) - 1))
+    for part in (tokens[1:], tokens[:-1]):
+        for shift in (0, 16):
+            digits = (part >> shift).astype(np.uint16)
+            if not shift or digits.any():
+                order = order[np.argsort(digits[order], kind="stable")]
+    return order
 
 
 class PredictedTexts:

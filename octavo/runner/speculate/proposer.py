@@ -93,3 +93,10 @@ class Proposer(Protocol):
 
     def propose(self, turns: Sequence[Turn]) -> Sequence[Proposal]:
         """Return a proposal for each turn, in order."""
+
+
+class KeepsNothingShared:
+    """The part of proposers all of whose knowledge is of open requests."""
+
+    def forget(self) -> None:
+        """Keep everything: nothing goes beyond the requests."""

@@ -24,7 +24,7 @@ from octavo.runner.speculate.corpus import NONE, Corpus
 from octavo.runner.speculate.proposer import NOTHING, DraftSettings, Proposal, Turn
 from octavo.runner.speculate.rates import LEAST_CHANCE, Rates
 
-MOST_SCOPES = 32  # whose answers are kept; the one that was used first is forgotten
+MOST_SCOPES = 32  # whose answers are kept; the one that was used longest ago is forgotten
 MOST_TOKENS = 1 << 17  # of the answers of a scope: with its index, 1.5 MB
 _NUM_HASHES = 1 << 16  # of such answers
 _MOST_OWN_HASHES = 1 << 14
@@ -33,18 +33,23 @@ FIRST_RATES = (0.0, 0.2, 0.45, 0.55, 0.65, 0.7, 0.75, 0.8, 0.85, *(0.9,) * 6, 0.
 
 
 class Answers:
-    """The answers of the earlier requests of one scope, one behind the other."""
+    """The answers of the earlier requests of one scope, one behind the other.
+
+    `leave` forgets them for good: texts that are still open in a forgotten scope keep no answers.
+    """
 
     __slots__ = ("_lengths", "_most_requests", "corpus", "number")
 
     def __init__(self, most_requests: int) -> None:
-        self._most_requests = most_requests
+        self._most_requests = most_requests  # 0: none is kept
         self._lengths: deque[int] = deque()  # of each request, the mark behind it included
         self.corpus = Corpus(_NUM_HASHES)
         self.number = 0  # of the times that its places have changed
 
     def add(self, tokens: Ints) -> None:
         """Add an answer; forget the oldest ones if there are too many."""
+        if not self._most_requests:
+            return
         tokens = tokens[-MOST_TOKENS // 4 :]
         num_kept = len(self.corpus.tokens) + len(tokens) + 1
         if num_kept > MOST_TOKENS or len(self._lengths) >= self._most_requests:
@@ -52,11 +57,16 @@ class Answers:
         self.corpus.extend(np.append(tokens, np.int32(NONE)))
         self._lengths.append(len(tokens) + 1)
 
-    def clear(self) -> None:
+    def clear(self, num_hashes: int = _NUM_HASHES) -> None:
         """Forget all answers; their places are followed no more."""
         self._lengths.clear()
-        self.corpus = Corpus(_NUM_HASHES)
+        self.corpus = Corpus(num_hashes)
         self.number += 1
+
+    def leave(self) -> None:
+        """Forget all answers, and keep no further ones."""
+        self.clear(num_hashes=2)
+        self._most_requests = 0
 
     def _forget_half(self) -> None:
         """Forget the older half, so that the index is made anew once in a while only."""
@@ -202,13 +212,13 @@ class SuffixProposer:
         if answers is None:
             answers = self._scopes[scope] = Answers(self._most_requests)
             if len(self._scopes) > MOST_SCOPES:
-                self._scopes.popitem(last=False)
+                self._scopes.popitem(last=False)[1].leave()
         self._scopes.move_to_end(scope)
         self._slots[new.slot] = _Slot(new, answers, self._num_hashes, self._longest)
 
     def free(self, slot: int) -> None:
         gone = self._slots.pop(slot)
-        if self._most_requests and gone.num_known > gone.num_shared:
+        if gone.num_known > gone.num_shared:
             answer = gone.own.tokens[1 + gone.num_shared :]
             gone.answers.add(np.array(answer, np.int32))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from array import array
+from itertools import pairwise
 
 import pytest
 
@@ -117,6 +118,16 @@ def test_a_text_is_kept_once_for_all_answers_that_follow_it() -> None:
     assert first is not None
     assert first is second
     assert texts.find(array("i", TEXT[1:])) is not first
+
+
+@pytest.mark.parametrize("vocabulary", [3, 40_000, 1 << 16, 200_000, 2**31 - 1])
+@pytest.mark.parametrize("count", [0, 1, 2, 500])
+def test_pairs_are_in_order_and_equal_ones_as_in_the_text(vocabulary: int, count: int) -> None:
+    tokens = [random.Random(vocabulary + count).randrange(vocabulary) for _ in range(count)]
+    text = PredictedText(array("i", tokens))
+    expected = sorted((*pair, at) for at, pair in enumerate(pairwise(tokens), 2))
+    assert text.keys.tolist() == [first << 32 | second for first, second, _ in expected]
+    assert text.places.tolist() == [at for _, _, at in expected]
 
 
 def test_a_text_takes_seventeen_bytes_for_each_token() -> None:

@@ -177,6 +177,24 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(made._scopes["many"]._lengths) <= 7
 
 
+def test_an_open_text_keeps_no_answers_of_a_scope_that_was_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(suffix, "MOST_SCOPES", 2)
+    made = proposer(suffix_decoding_max_spec_factor=2.0)
+    answer(made, PHRASE, "a")
+    made.open(new_slot(0, [77], (), cache_scope="a"))
+    assert proposed(made, 0, [77, 10, 11], most=1) == [12]
+    answers = made._slots[0].answers
+    for scope in ("b", "c"):
+        answer(made, PHRASE, scope)
+    assert proposed(made, 0, [77, 10, 11, 12, 20, 21, 22], most=1) == []
+    made.free(0)
+    assert answers.corpus.tokens.tolist() == [-1]
+    made.open(new_slot(0, [77], (), cache_scope="a"))
+    assert proposed(made, 0, [77, 10, 11], most=1) == []
+
+
 def test_places_of_forgotten_answers_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suffix, "MOST_TOKENS", 40)
     made = proposer()
