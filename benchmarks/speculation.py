@@ -159,6 +159,7 @@ def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
         settings["suffix_decoding_max_cached_requests"] = 0
     if asked.drafter:
         settings = {"model": asked.drafter, "num_speculative_tokens": asked.drafts}
+        settings["quantization"] = asked.quantization
     with (
         LLM(asked.model, **options) as plain,
         LLM(asked.model, **options, speculative_config=settings) as drafting,
@@ -180,6 +181,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--method", choices=("ngram", "suffix"), default="ngram")
     parser.add_argument("--drafter", help="a drafter's directory, in place of prompt lookup")
+    parser.add_argument("--quantization", help="what a drafter's floats become")
     parser.add_argument("--drafts", type=int, default=4, help="most drafts of a drafter in a step")
     parser.add_argument(
         "--kinds", default=["repetitive", "ordinary"], type=lambda text: text.split(",")
