@@ -145,6 +145,11 @@ def child_module_path() -> str:
     return os.pathsep.join([str(home), given] if given else [str(home)])
 
 
+def ray_address() -> str:
+    """Return the address of the Ray cluster to connect to; empty where Ray finds it by itself."""
+    return os.environ.get("RAY_ADDRESS", "")
+
+
 def ray_uses_haproxy() -> bool:
     """Return whether RAY_SERVE_ENABLE_HA_PROXY makes Ray Serve listen by HAProxy."""
     return os.environ.get("RAY_SERVE_ENABLE_HA_PROXY", "") == "1"

@@ -17,7 +17,7 @@ from octavo.models.load import OpenedModel
 from octavo.observe.memory_bill import RANK_BYTES, MemoryBill
 from octavo.options.engine import EngineArguments
 from octavo.options.processes.experts import num_redundant
-from octavo.options.processes.machines import processes_of_machine
+from octavo.options.processes.machines import LOCAL_HOST, processes_of_machine
 from octavo.options.processes.ranks import Form
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 def check_experts_of(opened: OpenedModel, arguments: EngineArguments) -> None:
     """Refuse more copies of experts than ranks can use; warn about settings without effect."""
+    _warn_of_nodes(arguments)
     if not arguments.enable_expert_parallel:
         return
     models = [each for each in (opened, opened.drafter) if each is not None]
@@ -46,6 +47,15 @@ def check_experts_of(opened: OpenedModel, arguments: EngineArguments) -> None:
         log.warning(
             "enable_eplb copies no experts: eplb_config leaves num_redundant_experts at 0; give "
             'eplb_config={"num_redundant_experts": COUNT}, or leave it out'
+        )
+
+
+def _warn_of_nodes(arguments: EngineArguments) -> None:
+    """Warn about the address of the first of several nodes where there is one."""
+    is_alone = arguments.nnodes == 1 and arguments.distributed_executor_backend != "ray"
+    if is_alone and arguments.master_addr != LOCAL_HOST:
+        log.warning(
+            "master_addr changes nothing: there is one node; give nnodes=COUNT, or leave it out"
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from octavo import env
 from octavo.cli.flags import config_file, variables
 from octavo.cli.flags.dotted import joined
-from octavo.nearest import nearest_option
+from octavo.nearest import nearest, nearest_option
 from octavo.options.foreign import MISSING, SYNONYMS
 
 # vLLM's short flags of options that are missing.
@@ -18,6 +18,8 @@ _LONG = {
     "-dpm": "--data-parallel-multi-port-external-lb",
     "-dc": "--diffusion-config",
 }
+
+_LIKE_SHORT = 0.75  # likeness of short flags, one of which may be meant
 
 # Arguments that only the command line has.
 _NO_SETTINGS = frozenset({"help", "debug", "show", "config"})
@@ -157,6 +159,7 @@ class Parser(argparse.ArgumentParser):
             raise UsageError(str(error)) from None
         plain = self._attached(self._dashed(words))
         self._refuse_values(plain)
+        self._refuse_joined(plain)
         return plain
 
     def _expanded(self, words: Sequence[str]) -> list[str]:
@@ -243,6 +246,20 @@ class Parser(argparse.ArgumentParser):
                     both = f"{action.option_strings[0]}, or {name} for the opposite"
                 self.error(f"{name} takes no value; write {both}")
 
+    def _refuse_joined(self, words: Sequence[str]) -> None:
+        """Refuse `-cp` where there is a `-c`, whose value `p` is none: it is another option."""
+        for word in words[: words.index("--") if "--" in words else len(words)]:
+            is_joined = word[:1] == "-" and word[1:3].isalpha() and len(word) > 2
+            if not is_joined or word.partition("=")[0] in self._option_string_actions:
+                continue
+            action = self._option_string_actions.get(word[:2])
+            if action is None or action.nargs == 0 or action.type in (None, str):
+                continue
+            try:
+                self._get_value(action, word[2:])
+            except argparse.ArgumentError:
+                self.error(self._about_unknown([word], words))
+
     def _attached(self, words: Sequence[str]) -> list[str]:
         """Give flags whose value is optional the one they mean alone: theirs follows only a `=`.
 
@@ -278,6 +295,9 @@ class Parser(argparse.ArgumentParser):
         meant = SYNONYMS.get(name.lstrip("-").replace("-", "_"), "").replace("_", "-")
         is_known = f"--{meant}" in self._option_string_actions
         near = f"--{meant}" if is_known else nearest_option(name, self._own_flags())
+        if near is None and name[:2] != "--":
+            short = [each for each in self._option_string_actions if each[:2] != "--"]
+            near = " or ".join(sorted(nearest(name, short, most=2, likeness=_LIKE_SHORT)))
         hint = f"; did you mean {near}?" if near else ""
         return f"there is no option {name}{hint}"
 

@@ -133,9 +133,16 @@ def _endpoint(arguments: argparse.Namespace, model: str) -> Endpoint:
     if arguments.url is None:
         from octavo.api.async_llm import AsyncLLM
         from octavo.cli.chat.own_engine import OwnEngine
+        from octavo.options.engine import read_arguments
 
+        options = _options(arguments, model)
+        if read_arguments(model, options).needs_processes:
+            raise UsageError(
+                "a conversation has one engine, in this process: leave out what starts several or "
+                "places them elsewhere, or talk to a server that has them: octavo chat --url URL"
+            )
         template = _template(arguments)
-        return OwnEngine(AsyncLLM(model, **_options(arguments, model)), template)
+        return OwnEngine(AsyncLLM(model, **options), template)
     from octavo.cli.chat.remote import RemoteServer
 
     given = [*engine_options(arguments), *(("raw",) if arguments.raw else ())]

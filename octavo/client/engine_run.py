@@ -34,8 +34,8 @@ NEXT_STATES = {
 class EngineRun:
     """An engine's process, with what it has been sent and what it has sent."""
 
-    def __init__(self, index: int, epoch: int, process: EngineProcess, liveness: Liveness) -> None:
-        self.name = f"{index}.{epoch}"  # for the log
+    def __init__(self, name: str, epoch: int, process: EngineProcess, liveness: Liveness) -> None:
+        self.name = name  # for the log
         self.epoch = epoch
         self.process = process
         self.liveness = liveness

@@ -31,3 +31,8 @@ def describe_exit(status: int, num_killed_for_memory: int) -> str:
         )
     cause = _CAUSES.get(number)
     return f"its process was ended by {number.name}" + (f": {cause}" if cause else "")
+
+
+def name_of(number: int, epoch: int, model: str) -> str:
+    """Return the name of an engine's process in the log: 1.3, or 1.3 of a model among several."""
+    return f"{number}.{epoch} of {model}" if model else f"{number}.{epoch}"

@@ -264,11 +264,12 @@ def start(
     `meanwhile` is called with the opened model while its weights load.
     """
     if arguments.needs_processes:
+        names = "data_parallel_size", "data_parallel_backend", "distributed_executor_backend"
+        values = {name: getattr(arguments, name) for name in names}
+        given = [f"{name}={value}" for name, value in values.items() if value not in (1, "mp")]
         raise ConfigError(
-            f"data_parallel_size={arguments.data_parallel_size}, data_parallel_backend="
-            f"{arguments.data_parallel_backend} and distributed_executor_backend="
-            f"{arguments.distributed_executor_backend} are for engines in processes of their own; "
-            "use engine='process', or leave them out"
+            f"{' and '.join(given)}: such engines are processes of their own; use "
+            "engine='process', or leave it out"
         )
     # They import a backend, and what reads checkpoints.
     from octavo.engine.build import build_engine

@@ -61,12 +61,13 @@ class ProcessEngine:
         cache_key: bytes,  # the same for all engines of a client
         index: int = 0,  # its number among the engines of all servers
         publisher: CachePublisher | None = None,  # None: its prefix cache is not followed
+        model: str = "",  # for the log, where there are engines of several models
     ) -> None:
         self._arguments = arguments
         self._publisher = publisher
         self._cache_key = cache_key
         self._clock = clock
-        self.supervisor = Supervisor(self, launcher, timing or Timing(), clock, index)
+        self.supervisor = Supervisor(self, launcher, timing or Timing(), clock, index, model)
         self._like: EngineFacts | None = None  # the engine of whose size it is
         self._commands = CommandsInFlight()
         self.totals = EngineSnapshot()
@@ -307,8 +308,12 @@ def make_client(
     launchers: Sequence[Launcher],
     timing: Timing | None = None,
     clock: Callable[[], float] = time.monotonic,
+    model: str = "",
 ) -> ProcessClient:
-    """Return the client of an engine for each launcher, which are to be started."""
+    """Return the client of an engine for each launcher, which are to be started.
+
+    The log names the model, if there are engines of several.
+    """
     # Drawn here, so that equal digests mean equal content in all engines of this front end.
     key = secrets.token_bytes(CACHE_KEY_BYTES)
     publishers: list[CachePublisher | None] = [None] * len(launchers)
@@ -320,17 +325,20 @@ def make_client(
         ProcessEngine(
             *(arguments, launcher, timing, clock, key, arguments.first_engine + index),
             publisher=publishers[index],
+            model=model,
         )
         for index, launcher in enumerate(launchers)
     ]
-    return ProcessClient(engines, clock, first=arguments.first_engine)
+    return ProcessClient(engines, clock, first=arguments.first_engine, model=model)
 
 
-def launch_engines(arguments: EngineArguments, timing: Timing | None = None) -> ProcessClient:
+def launch_engines(
+    arguments: EngineArguments, timing: Timing | None = None, model: str = ""
+) -> ProcessClient:
     """Launch the first engine's process; return the client, whose `start` waits for all engines.
 
-    Nothing that only the front end needs is imported for this, so that the process can do its own
-    imports at the same time.
+    `model` is what the log calls it, if there are engines of several. Nothing that only the front
+    end needs is imported for this, so that the process can do its own imports at the same time.
     """
     if not sys.platform.startswith("linux"):
         raise ConfigError("engine='process' needs Linux; use engine='inline'")
@@ -353,7 +361,7 @@ def launch_engines(arguments: EngineArguments, timing: Timing | None = None) -> 
                 ProcessLauncher(directories=directories, processors=processors)
                 for processors in divided(arguments.data_parallel_size)
             )
-        client = make_client(arguments, launchers, timing)
+        client = make_client(arguments, launchers, timing, model=model)
     except BaseException:
         for launcher in launchers:
             launcher.close()

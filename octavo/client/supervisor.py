@@ -26,6 +26,7 @@ from typing import Protocol, assert_never
 
 from octavo.client.engine_run import NEXT_STATES, EngineRun, State
 from octavo.client.errors import EngineStartError
+from octavo.client.exit_reason import name_of
 from octavo.client.launcher import Incoming, Launcher
 from octavo.client.liveness import TICK_SECONDS, Liveness
 from octavo.client.restart_policy import RestartPolicy, Timing
@@ -100,9 +101,10 @@ class Supervisor:
         timing: Timing,
         clock: Callable[[], float],
         index: int = 0,  # among the engines of its client
+        model: str = "",  # for the log, where there are engines of several models
     ) -> None:
         self._owner = owner
-        self._index = index
+        self._index, self._model = index, model
         self.launcher = launcher
         self._timing = timing
         self._clock = clock
@@ -129,7 +131,10 @@ class Supervisor:
     def _launch_run(self) -> EngineRun:
         self._epoch += 1
         process = self.launcher.launch(self._epoch)
-        return EngineRun(self._index, self._epoch, process, self._new_liveness())
+        return EngineRun(
+            name_of(self._index, self._epoch, self._model),
+            *(self._epoch, process, self._new_liveness()),
+        )
 
     def _new_liveness(self) -> Liveness:
         return Liveness(self._timing, self._clock(), self.restarts.step_timeout_factor())

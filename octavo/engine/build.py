@@ -156,7 +156,8 @@ def _build(
     config = resolve(arguments, opened, layout, bounds_grammars=wrap is not None, is_first=is_first)
     arguments = config.arguments
     opened = _with_pooling(opened, arguments)
-    parts.begin("import the backend")
+    waits = "wait for the other nodes, " if arguments.nnodes > 1 else ""
+    parts.begin(f"{waits}import the backend")
     backend, group = _make_backend(config, source, opened, at_failure)
     parts.begin("begin to load the weights")
     memory_check = MemoryCheck(config.bill)
@@ -287,10 +288,12 @@ def _bind(
         bind(opened.model, backend, opened.weights, ALONE if group is None else group.context)
         _check_inputs(opened.model)
     except ShardError as error:
-        asked, advice = "tensor_parallel_form=sums", "leave it out, for ranks divide all models"
-        if config.kind.ranks_have_devices:
-            asked, advice = f"tensor_parallel_size={config.arguments.tensor_parallel_size}", ""
-        raise ConfigError(f"{asked}: {error}{advice and '; or ' + advice}") from error
+        asked = f"tensor_parallel_size={config.arguments.tensor_parallel_size}"
+        advice = ""
+        if not config.kind.ranks_have_devices:
+            asked += " with tensor_parallel_form=sums"
+            advice = "; without tensor_parallel_form, ranks divide all models"
+        raise ConfigError(f"{asked}: {error}{advice}") from error
     parts.begin("record the model's program")
     try:
         record_programs(opened, layout, backend, config.core.block_size, settings)

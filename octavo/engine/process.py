@@ -150,24 +150,37 @@ def main(argv: list[str]) -> int:
             files = _connect_loader(options.loader, engine.file_kinds)
             if engine.adapters is not None:
                 engine.adapters.attach(files)
-        failed = threading.Event()
-        if engine.ranks is not None:
-            _end_with(engine.ranks, failed)
-        _confine(engine.may_read)
-        channel.send(EngineReady(engine.facts))
-        _tune_garbage_collection()  # while the front end sends the requests that were waiting
-        try:
-            beside = engine.grammars, files, engine.adapters
-            EngineLoop(engine.core, channel, record, progress, time.monotonic, *beside).serve()
-        except Exception as error:
-            failed.set()
-            reason = "" if engine.ranks is None else engine.ranks.reason_soon()
-            if not reason:  # the end of another process is in the log
-                log.exception("the engine ends because a step failed")
-            channel.send(EngineFailed(reason[:MAX_TEXT] or _describe(error)))
+        _run(engine, files, channel, record, progress)
         return 4
     finally:
         channel.close()
+
+
+def _run(
+    engine: CoreAndFacts,
+    files: TensorFiles | None,
+    channel: Channel,
+    record: SuspectRecord,
+    progress: StepProgress,
+) -> None:
+    """Run the engine until it fails; let the front end and the log know why."""
+    ranks, failed = engine.ranks, threading.Event()
+    try:
+        try:
+            if ranks is not None:
+                _end_with(ranks, failed)
+            _confine(engine.may_read)
+            channel.send(EngineReady(engine.facts))
+            _tune_garbage_collection()  # while the front end sends the requests that were waiting
+            beside = engine.grammars, files, engine.adapters
+            EngineLoop(engine.core, channel, record, progress, time.monotonic, *beside).serve()
+        finally:  # the end of a rank may raise its error here too, and none after this
+            failed.set()
+    except Exception as error:
+        reason = "" if ranks is None else ranks.reason_soon()
+        if not reason:  # the end of another process is in the log
+            log.exception("the engine ends because a step failed")
+        channel.send(EngineFailed(reason[:MAX_TEXT] or _describe(error)))
 
 
 class MessageChannel(Protocol):
@@ -417,7 +430,8 @@ def _connect_loader(descriptor: int, kinds: Mapping[str, TensorFileKind]) -> Ten
 def _end_with(ranks: ProcessGroup, failed: threading.Event) -> None:
     """Make the end of a rank an error in the main thread, also where that waits for work.
 
-    A step fails by itself, as `failed` says.
+    A step fails by itself, as `failed` says. The signal comes once, and may meet `failed.set`,
+    whose lock it must not wait for.
     """
 
     thread = threading.main_thread().ident
@@ -425,7 +439,6 @@ def _end_with(ranks: ProcessGroup, failed: threading.Event) -> None:
 
     def fail(number: int, frame: object) -> None:
         if not failed.is_set():
-            failed.set()
             raise RuntimeError(ranks.reason)
 
     def end() -> None:

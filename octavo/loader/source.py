@@ -91,7 +91,8 @@ def similar_models(name: str) -> list[str]:
     """Return the known names, and the files beside a path, that are like a name; three at most."""
     path = Path(name)
     try:
-        beside = [str(path.with_name(other.name)) for other in path.expanduser().parent.iterdir()]
+        others = [each.name for each in path.expanduser().parent.iterdir() if each.exists()]
+        beside = [str(path.with_name(other)) for other in others]
     except (OSError, RuntimeError, ValueError):
         beside = []
     known = [*known_models(), *beside]

@@ -14,7 +14,12 @@ from collections.abc import Callable, Mapping
 
 TEXT, JSON = "text", "json"  # the forms of a line
 # Loggers whose lines name settings and quote no text from elsewhere.
-SETTING_LOGGERS = frozenset({"octavo.options.engine", "octavo.resolve", "octavo.engine.build"})
+SETTING_LOGGERS = frozenset(
+    {
+        *("octavo.options.engine", "octavo.resolve", "octavo.room_for_ranks"),
+        "octavo.engine.build",
+    }
+)
 
 
 class LogHandler(logging.Handler):

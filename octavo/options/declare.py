@@ -131,9 +131,9 @@ def _check_bounds(
     if is_enough and value <= given.most and value != math.inf:
         return
     if least is not None and given.most < math.inf:
-        raise error(f"{shown} must be between {least:g} and {given.most:g}")
-    bound = "above 0" if least is None else f"at least {least:g}"
-    most = ", and finite" if given.most == math.inf else f", and at most {given.most:g}"
+        raise error(f"{shown} must be between {least:.15g} and {given.most:.15g}")
+    bound = "above 0" if least is None else f"at least {least:.15g}"
+    most = ", and finite" if given.most == math.inf else f", and at most {given.most:.15g}"
     raise error(f"{shown} must be {bound}{most if usual is None else ''}")
 
 

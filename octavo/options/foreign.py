@@ -320,7 +320,7 @@ MISSING: Mapping[str, str] = {
     **dict.fromkeys(
         (*("data_parallel_multi_port_external_lb", "data_parallel_supervisor_port"),),
         "one front end serves all engines; for a balancer of your own, start a server for each "
-        "engine, with data_parallel_rank, each on a port of its own",
+        "engine, with --data-parallel-rank, each on a port of its own",
     ),
     **dict.fromkeys(
         ("numa_bind", "numa_bind_nodes", "numa_bind_cpus"),

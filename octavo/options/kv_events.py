@@ -59,6 +59,8 @@ class KVEventsConfig:
         used = [address_of(each, rank) for each in given for rank in range(first, first + count)]
         for each in used:
             if used.count(each) > 1:
+                if count == 1:
+                    raise _error(f"endpoint and replay_endpoint are both {each}: take two ports")
                 raise _error(
                     f"{each} would be used twice, since each of {count} engines has the port of "
                     "the one before and one more: leave more room between endpoint and "

@@ -33,11 +33,17 @@ def part_run(part: Part, context: ParallelContext) -> Run:
     units, ranks = part.rows // part.unit, context.ranks
     if part.replicable and ranks > units:
         if ranks % units:
-            raise ShardError(f"{part.name}: {ranks} ranks cannot share {units} units evenly")
+            raise ShardError(
+                f"{part.name} has {units} units (such as heads), and {ranks} ranks cannot share "
+                "them evenly"
+            )
         unit = context.rank * units // ranks
         return Run(unit * part.unit, (unit + 1) * part.unit)
     if units % ranks:
-        raise ShardError(f"{part.name}: {units} units do not divide among {ranks} ranks")
+        raise ShardError(
+            f"{part.name} has {units} units (such as heads), which do not divide among {ranks} "
+            "ranks"
+        )
     share = units // ranks * part.unit
     return Run(context.rank * share, (context.rank + 1) * share)
 

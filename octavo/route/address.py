@@ -40,9 +40,14 @@ def read_address(text: str) -> Address:
     given = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(given)
-        host, port = parts.hostname, parts.port
     except ValueError as error:
         raise _wrong(text, str(error).lower()) from None
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        if parts.netloc.count(":") > 1 and "[" not in parts.netloc:
+            raise _wrong(text, "an address of IPv6 has brackets, as in [::1]:8000") from None
+        raise _wrong(text, "its port is no number from 1 to 65535") from None
     if parts.scheme not in _PORTS:
         raise _wrong(text, f"{parts.scheme[:20]} is neither http nor https")
     if parts.username is not None or parts.password is not None:

@@ -7,6 +7,7 @@ client then. Everything else that fails is an error, and the client decides.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import NamedTuple
@@ -189,10 +190,14 @@ class _Passage:
                 else:
                     await exchange.write(part, more=True)
                 last = (last + part[-len(END_OF_EVENT) :])[-len(END_OF_EVENT) :]
-        except UpstreamError as error:
-            log.warning("request %s: its answer has broken off: %s", exchange.request_id, error)
-            if exchange.route in EVENT_ROUTES and last == END_OF_EVENT and _is_of_events(head):
+        except (UpstreamError, asyncio.CancelledError) as error:
+            is_between = last in (b"", END_OF_EVENT)  # two events, or before the first
+            if exchange.route in EVENT_ROUTES and is_between and _is_of_events(head):
                 exchange.error_frames = error_event
+            if isinstance(error, asyncio.CancelledError):  # the client has left, or must end
+                raise
+            whose = exchange.request_id, self._tried[-1].name
+            log.warning("request %s: the answer of %s has broken off: %s", *whose, error)
             raise _failed("the server's answer has broken off", error) from None
         await exchange.write(b"", more=False)
 

@@ -13,7 +13,7 @@ import msgspec
 from octavo.observe.exposition import Counter, Gauge, Labels, Metric, expose
 from octavo.observe.http_metrics import HttpMetrics
 from octavo.options.route import RouteSettings
-from octavo.options.transport import ServerStartError
+from octavo.options.transport import ServerStartError, reason
 from octavo.route.address import read_addresses
 from octavo.route.asked import Asked, BodyReader
 from octavo.route.kv_events.address import EventsAddress, read_events_addresses
@@ -237,7 +237,7 @@ def tls_context(config: RouteSettings) -> ssl.SSLContext | None:
         return ssl.create_default_context(cafile=None if path is None else str(path))
     except OSError as error:
         raise ServerStartError(
-            f"upstream_ca_certs={path} cannot be read: {error}; name a file in PEM form"
+            f"upstream_ca_certs={path} cannot be read: {reason(error)}; name a file in PEM form"
         ) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from urllib.parse import parse_qs
 
@@ -10,6 +11,8 @@ from octavo.dialects.cohere.dialect import COHERE
 from octavo.dialects.common.dialect import OPENAI
 from octavo.dialects.ollama.dialect import OLLAMA
 from octavo.observe.exposition import CONTENT_TYPE
+from octavo.options.transport import ServerSettingsError
+from octavo.route.address import read_address
 from octavo.route.proxy import Proxy
 from octavo.route.router import Router
 from octavo.route.upstream import Upstream
@@ -145,8 +148,10 @@ class _Admin:
         await exchange.respond_json(self._described(upstream))
 
     def _named(self, exchange: HttpExchange) -> Upstream:
-        names = parse_qs(exchange.head.query).get("server", [])
-        found = [each for each in self._router.upstreams if names and each.name == names[0]]
+        name = parse_qs(exchange.head.query).get("server", [""])[0]
+        with contextlib.suppress(ServerSettingsError):  # as on the command line
+            name = read_address(name).url
+        found = [each for each in self._router.upstreams if each.name == name]
         if not found:
             known = ", ".join(each.name for each in self._router.upstreams)
             raise invalid(f"?server= must name one of: {known}", "server")
@@ -158,5 +163,6 @@ class _Admin:
             "state": upstream.state(),
             "trouble": upstream.trouble,
             "models": None if upstream.models is None else [*upstream.models],
+            "models_trouble": upstream.nameless,
             "open_requests": upstream.num_requests,
         }

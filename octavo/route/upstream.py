@@ -40,6 +40,7 @@ class Upstream:
         self.trouble = "it was not asked yet"  # why it is not well
         # The cards of its models by their names, in JSON; None: it has never said which it has.
         self.models: dict[str, bytes] | None = None
+        self.nameless = ""  # why it did not say so when it was last asked
         self.num_requests = 0
         self.num_waiting_tokens = 0  # of prompts for which nothing has come back
         self.known = KnownPrefixes(config.known_tokens)

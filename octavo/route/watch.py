@@ -17,6 +17,7 @@ from octavo.transport.answer import Headers, RequestHead
 
 log = logging.getLogger(__name__)
 
+_MODELS = "/v1/models"
 MAX_ANSWER_BYTES = 4 << 20  # of the list of models
 MAX_MODELS = 4096
 MAX_NAME_CHARACTERS = 512
@@ -88,16 +89,29 @@ class Watch:
     async def _ask_models(self) -> None:
         """Ask which models it has; keep the old list if it does not say."""
         try:
-            status, body = await self._get("/v1/models")
+            status, body = await self._get(_MODELS)
         except UpstreamError as error:
-            log.debug("the server %s names no models: %s", self._upstream.name, error)
+            self._note_nameless(str(error))
             return
         found = models_of(body) if status == 200 else None
         if found is None:
-            log.debug("the server %s names no models: status %d", self._upstream.name, status)
+            key = self._about_key() if status in (401, 403) else ""
+            self._note_nameless(f"GET {_MODELS} is answered with the status {status}{key}")
         else:
-            self._upstream.models = found
+            self._upstream.models, self._upstream.nameless = found, ""
         self._ask_models_at = self._clock() + self._config.models_seconds
+
+    def _about_key(self) -> str:
+        if self._config.upstream_api_key:
+            return "; the key of --upstream-api-key-file is none of its keys"
+        return "; it names them for a key, which --upstream-api-key-file gives"
+
+    def _note_nameless(self, why: str) -> None:
+        """Note why it is not known which models there are; the log says it once."""
+        upstream = self._upstream
+        if why != upstream.nameless:
+            upstream.nameless = why
+            log.warning("the server %s does not name its models: %s", upstream.name, why)
 
     async def _get(self, path: str) -> tuple[int, bytes]:
         """Return the status and the body of a short answer."""

@@ -20,7 +20,7 @@ from octavo.observe.collection import settle_memory
 from octavo.observe.heap import keep_heap_small
 from octavo.observe.http_metrics import HttpMetrics
 from octavo.observe.loop_lag import LoopLag
-from octavo.observe.output import discard_output
+from octavo.observe.output import discard_output, leave_at_once
 from octavo.options.transport import (
     MIN_KEY_CHARACTERS,
     ServerStartError,
@@ -41,6 +41,7 @@ from octavo.transport.tls import Certificates, accept_securely
 log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALLED = 128  # and the signal: the exit code of a process that it ends
 _TICK_SECONDS = 0.02
 _END_TICKS = 100  # to wait for the last parts to be written
 
@@ -102,6 +103,7 @@ class Lifecycle(ABC):
         self._error_body = error_body
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._is_closing = False  # nothing is answered any more
         self._listeners: list[Listener] = []
         self._clients: Listener | None = None
         self._connections = self._make_connections(max_connections=max_connections)
@@ -127,7 +129,7 @@ class Lifecycle(ABC):
         loop_lag = LoopLag(self._service.metrics.loop_lag.observe)
         watches = [loop.create_task(each) for each in (keep_heap_small(), *self._watches())]
         for number in self._signals:
-            loop.add_signal_handler(number, self.end)
+            loop.add_signal_handler(number, self._hear, number)  # until the loop is closed
         loop_lag.start()
         try:
             await self._start(listening, admin)
@@ -139,8 +141,7 @@ class Lifecycle(ABC):
             self._notifier.say("STOPPING=1", seconds=1.0)
             await self._drain()
         finally:
-            for number in self._signals:
-                loop.remove_signal_handler(number)
+            self._is_closing = True
             for watch in watches:
                 watch.cancel()
             await self._close()
@@ -150,8 +151,15 @@ class Lifecycle(ABC):
                 if each is not None:
                     each.close()
 
+    def _hear(self, number: int) -> None:
+        """Handle a signal: one that comes when all requests have ended ends the process at once."""
+        if self._is_closing:
+            self._remove_files()
+            leave_at_once(_SIGNALLED + number)
+        self.end()
+
     def end(self) -> None:
-        """Drain at the first call, and stop at once at the second; the handler of signals."""
+        """Drain at the first call, and stop at once at the second."""
         if self._ending.is_set():
             self._hurry.set()
         if self._given is not None and self._given.predecessor is None and not self._has_left:

@@ -110,7 +110,7 @@ class Listener:
             log.exception("the application failed")
             await _end(response)
         else:
-            if not (response.complete or response.disconnected):
+            if not (response.complete or response.disconnected or response.is_cut):
                 log.error("the application has returned without an answer, or in the midst of one")
                 await _end(response)
 

@@ -61,6 +61,7 @@ class Response:
         self.disconnected = False
         self.started = False
         self.complete = False
+        self.is_cut = False  # the application has ended it where it is
         self.is_chunked = False
         self._num_left = 0  # bytes of a body whose length was announced
         self.num_ahead = 0  # bytes of the response's beginning that are written already
@@ -152,6 +153,7 @@ class Response:
 
     def cut(self) -> None:
         """Close the connection at once."""
+        self.is_cut = True
         self._connection.transport.abort()
 
     async def _is_open(self) -> bool:

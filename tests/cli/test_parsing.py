@@ -59,7 +59,8 @@ def test_seconds() -> None:
 
 def make_parser() -> Parser:
     parser = Parser(prog="octavo test")
-    parser.add_argument("--max-model-len", type=token_count)
+    parser.add_argument("--max-model-len", "-c", type=token_count)
+    parser.add_argument("-dcp", "-pcp", type=int)
     parser.add_argument("--size", type=byte_count)
     parser.add_argument("word", nargs="?")
     return parser
@@ -71,6 +72,9 @@ def make_parser() -> Parser:
         (["--max-model-ln", "3"], r"no option --max-model-ln; did you mean --max-model-len\?"),
         (["--max-model-ln=3"], r"no option --max-model-ln; did you mean --max-model-len\?"),
         (["--max-model"], "no option --max-model"),  # an abbreviation is not guessed at
+        (["-cp", "2"], r"no option -cp; did you mean -dcp or -pcp\?"),
+        (["-c", "p"], "argument --max-model-len/-c: 'p' is not a number of tokens"),
+        (["-cx2"], r"no option -cx2"),
         (["--size", "much"], "argument --size: 'much' is not a size"),
         (["--size"], "argument --size: expected one argument"),
         (["a", "b"], "'b' is one argument too many"),
@@ -80,6 +84,11 @@ def test_mistakes(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         make_parser().parse_args(words)
     assert "see `octavo test --help`" in str(caught.value).replace("See", "see")
+
+
+def test_a_value_may_follow_a_short_flag_at_once() -> None:
+    assert make_parser().parse_args(["-c32k"]).max_model_len == 32_000
+    assert make_parser().parse_args(["-c", "4096"]).max_model_len == 4096
 
 
 def test_only_options_are_respelled() -> None:

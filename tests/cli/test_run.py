@@ -208,3 +208,11 @@ def test_ctrl_c_ends_the_program(tiny: str, tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=300)
     assert process.returncode == INTERRUPTED
     assert b"Traceback" not in errors
+
+
+def test_a_conversation_has_one_engine(
+    tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)  # as at a terminal
+    assert main(["chat", tiny, "-dp", "2"]) == USAGE
+    assert "octavo chat --url" in capsys.readouterr().err

@@ -21,6 +21,7 @@ from octavo.cli import main
 from octavo.cli.commands import FAILED, INTERRUPTED, OK, USAGE
 from octavo.env import child_environment
 from octavo.transport.sockets import bind_admin
+from tests.start.endless import CLOSES
 
 SMALL = ("--num-gpu-blocks-override", "20")
 # Limits that a pause of the machine exceeds, where no test means them.
@@ -154,6 +155,33 @@ def test_a_request_waits_while_the_engine_loads(tiny: str) -> None:
             assert asked.result()["usage"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(300) == OK
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 143)])
+def test_a_signal_while_it_closes_ends_it_at_once(
+    tiny: str, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    admin = tmp_path / "admin.sock"
+    words = [
+        "--port",
+        "0",
+        "--admin-socket",
+        str(admin),
+        "--middleware",
+        "tests.start.endless:Endless",
+    ]
+    with server(tiny, *words) as process:
+        read_until(process, "memory: ")
+        assert admin.exists()
+        process.send_signal(number)
+        assert process.stderr is not None
+        assert any(CLOSES in line for line in process.stderr)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=300)
+    assert process.returncode == code
+    assert not errors
+    assert not admin.exists()
 
 
 @pytest.mark.slow

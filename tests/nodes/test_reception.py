@@ -237,6 +237,26 @@ def test_a_node_with_another_secret_gets_no_place(
     port.all_join()
 
 
+def test_the_log_says_once_why_a_host_s_callers_do_not_join(
+    port: Port, caplog: pytest.LogCaptureFixture
+) -> None:
+    def call(attack: bytes) -> int:
+        """Return the number of lines about callers once this one has gone."""
+        with port.connect() as stranger:
+            port.greeting(stranger)
+            stranger.sendall(attack)
+            stranger.shutdown(socket.SHUT_WR)
+            port.turn_until(lambda: port.reception.num_callers == 0)
+        port.now += 60.0
+        return caplog.text.count("does not join")
+
+    wrong = bytes(ANSWER_BYTES)
+    assert [call(wrong) for _ in range(5)] == [1] * 5
+    assert call(b"") == 2  # it is something else now
+    assert [call(wrong) for _ in range(2)] == [3, 3]
+    assert "such callers" not in caplog.text
+
+
 ATTACKS = {
     "nothing": b"",
     "one byte": b"o",

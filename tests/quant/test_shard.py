@@ -107,11 +107,11 @@ def test_a_group_that_would_be_cut_is_refused_with_its_numbers(name: str) -> Non
 
 
 def test_what_does_not_divide_among_the_ranks_is_refused_with_its_numbers() -> None:
-    with pytest.raises(ShardError, match="q: 6 units do not divide among 4 ranks"):
+    with pytest.raises(ShardError, match=r"q has 6 units .* among 4 ranks"):
         part_run(Part("q", 96, unit=16), ParallelContext(0, 4))
-    with pytest.raises(ShardError, match="k: 8 ranks cannot share 3 units evenly"):
+    with pytest.raises(ShardError, match=r"k has 3 units .* 8 ranks cannot share them evenly"):
         part_run(Part("k", 48, unit=16, replicable=True), ParallelContext(0, 8))
-    with pytest.raises(ShardError, match="k: 3 units do not divide among 2 ranks"):
+    with pytest.raises(ShardError, match=r"k has 3 units .* among 2 ranks"):
         part_run(Part("k", 48, unit=16, replicable=True), ParallelContext(0, 2))
 
 

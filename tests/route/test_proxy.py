@@ -187,13 +187,13 @@ def test_a_body_that_ends_early_does_not_look_whole() -> None:
     run(work, FakeServer(script=script))
 
 
-@pytest.mark.parametrize("is_whole", [True, False])
-def test_a_stream_that_breaks_off(is_whole: bool) -> None:
+@pytest.mark.parametrize("last", [b"data: 1\n\n", b"", b"data: 1"])
+def test_a_stream_that_breaks_off(last: bytes) -> None:
     """An error can follow between two events, within one only the end of the connection."""
-    last = b"data: 1\n\n" if is_whole else b"data: 1"
+    is_whole = last != b"data: 1"
 
     async def script(request: Request, writer: asyncio.StreamWriter) -> None:
-        writer.write(EVENTS + chunk(last))
+        writer.write(EVENTS + (chunk(last) if last else b""))
         writer.write_eof()
 
     async def work(site: Site) -> None:
@@ -210,6 +210,34 @@ def test_a_stream_that_breaks_off(is_whole: bool) -> None:
         assert error["code"] == "upstream_failed"
 
     run(work, FakeServer(script=script))
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_stream_that_the_router_ends(is_whole: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """The second signal ends it with an error between two events, and within one without."""
+    last = b"data: 1\n\n" if is_whole else b"data: 1"
+
+    async def script(request: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(EVENTS + chunk(last))
+        await asyncio.Event().wait()
+
+    async def work(site: Site) -> None:
+        got = b""
+        try:
+            async with site.client.stream("POST", CHAT, json={"stream": True}) as answer:
+                async for part in answer.aiter_raw():
+                    got += part
+                    site.life.end()
+                    site.life.end()
+        except httpx.RemoteProtocolError:
+            assert not is_whole
+        else:
+            assert is_whole
+            error = json.loads(got.removeprefix(last + b"data: "))["error"]
+            assert error["code"] == "server_shutdown"
+
+    run(work, FakeServer(script=script), drain_seconds=200.0)
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 def test_an_answer_without_a_length_ends_with_its_connection() -> None:

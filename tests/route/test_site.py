@@ -180,6 +180,8 @@ def test_operators_take_servers_out_and_put_them_in(tmp_path: Path) -> None:
             assert states[1]["models"] == ["m"]
             answer = await admin.post("/servers/in", params={"server": first.url})
             assert answer.json()["state"] == "ready"
+            same = f"{first.url.removeprefix('http://')}/v1"  # as the command line has it
+            assert (await admin.post("/servers/in", params={"server": same})).status_code == 200
             assert (await admin.post("/servers/in")).status_code == 400
             assert (await admin.post("/servers/in", params={"server": "x"})).status_code == 400
             assert (await admin.post(CHAT, json={})).status_code == 404
@@ -187,6 +189,28 @@ def test_operators_take_servers_out_and_put_them_in(tmp_path: Path) -> None:
         assert {(await site.post()).json()["port"] for _ in range(2)} >= {first.port}
 
     run(work, first, second, admin_socket=path)
+
+
+def test_a_server_that_does_not_name_its_models_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, server = tmp_path / "admin", FakeServer(names_models=False)
+
+    async def work(site: Site) -> None:
+        (watch,) = site.router.watches
+        await watch._ask_models()
+        assert caplog.text.count("does not name its models") == 1
+        transport = httpx.AsyncHTTPTransport(uds=str(path))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as admin:
+            (found,) = (await admin.get("/servers")).json()["servers"]
+            assert (found["state"], found["models"]) == ("ready", None)
+            assert "404" in found["models_trouble"]
+            server.names_models = True
+            await watch._ask_models()
+            (found,) = (await admin.get("/servers")).json()["servers"]
+            assert (found["models"], found["models_trouble"]) == (["m"], "")
+
+    run(work, server, admin_socket=path)
 
 
 def test_open_requests_end_before_the_router() -> None:
@@ -296,6 +320,7 @@ def test_addresses_of_servers(text: str, url: str) -> None:
     [
         *("ftp://a", "http://key@a", "http://a?x=1", "http://a#b", "http://", "http://a:99999"),
         *("http://a b", "http://a/\r\nx", "http://[::1", "http://a:0", "http://a/%20"),
+        *("a:port", "::1:8000"),
     ],
 )
 def test_what_is_no_address(text: str) -> None:

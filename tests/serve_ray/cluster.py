@@ -90,6 +90,10 @@ class Nodes:
         found = next(each for each in self._nodes.worker_nodes if each.node_id == node)
         self._nodes.remove_node(found, allow_graceful=False)
 
+    def num_nodes(self) -> int:
+        """Return how many nodes Ray knows to live; it learns of a lost one after a while."""
+        return sum(bool(each["Alive"]) for each in self._ray.nodes())
+
     def num_groups(self) -> int:
         """Return how many placement groups there are."""
         states = [each["state"] for each in self._ray.util.placement_group_table().values()]

@@ -155,6 +155,7 @@ def test_nothing_is_lost_with_a_stage_an_actor_an_engine_or_a_node(
 
 
 def test_a_cluster_without_room_is_one_error(cluster: Nodes, model: Path) -> None:
+    wait_for(lambda: cluster.num_nodes() == 2, "Ray knows of the node that was lost")
     options = {**TWO, "pipeline_parallel_size": 3, "nnodes": 3, "ray_placement_seconds": 3.0}
     with pytest.raises(EngineStartError, match=r"no room for 3 nodes .* 2 machines"):
         LLM(str(model), **TIGHT, **options, master_port=free_port())

@@ -19,7 +19,8 @@ Exit codes: 0, done; 1, it failed, as when a file or a port cannot be used; 2, t
 refused: an option is unknown, or its value cannot work, alone, beside others or for this model,
 however often it is tried; 3, the model's files are damaged, incomplete or not supported, and the
 message names the file and the field or tensor; 130, ended by Ctrl-C (a server that has
-begun to serve ends with 0). Every command takes `--debug`, which shows the traceback of an error
+begun to serve ends with 0, or at once with 128 and the signal's number where another signal comes
+while it closes). Every command takes `--debug`, which shows the traceback of an error
 and logs everything. Options are never abbreviated.
 
 An option of vLLM's is ignored, with a line that says why, only if no value of it can change an

@@ -8,6 +8,7 @@ import json
 from octavo.api.async_llm import AsyncLLM
 from octavo.api.pooling.served import check_generates
 from octavo.cli.chat.endpoint import MAX_ERROR_BYTES, Body, Events, Take, error_of
+from octavo.cli.chat.interrupts import Interrupts
 from octavo.cli.chat.single import NO_TEMPLATE
 from octavo.core.sampling_params import RequestError
 from octavo.dialects.common.dialect import OPENAI
@@ -48,16 +49,18 @@ class OwnEngine:
 
     def close(self) -> None:
         """Stop the engine and the workers."""
-        try:
-            self._runner.run(self._server.prompt_pool.close())
-        finally:
-            self._runner.close()
-            self._llm.close()
+        with Interrupts(is_last=True) as interrupts:
+            try:
+                interrupts.run(self._runner, self._server.prompt_pool.close())
+            finally:
+                self._runner.close()
+                self._llm.close()
 
     def chat(self, body: Body, take: Take) -> None:
-        """Answer a request; Ctrl-C ends it in the engine too."""
+        """Answer a request; Ctrl-C ends it in the engine too, and a second one the program."""
         own = {name: value for name, value in body.items() if name != "model"}  # there is one
-        self._runner.run(self._ask(json.dumps(own).encode(), take))
+        with Interrupts() as interrupts:
+            interrupts.run(self._runner, self._ask(json.dumps(own).encode(), take))
 
     async def _start(self) -> None:
         self._llm.attach()

@@ -23,6 +23,7 @@ from octavo.options.transport import read_keys
 
 if TYPE_CHECKING:
     from octavo.route.lifecycle import RouterLifecycle
+    from octavo.route.upstream import Upstream
 
 _GROUPS = ("routing", "network", "access", "limits", "times")
 _WITHOUT = ("grpc_port", "ping_seconds")  # a router sends nothing of its own
@@ -109,15 +110,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _say_ready(life: RouterLifecycle) -> None:
-    rows = [(each.name, each.trouble or _models(each.models)) for each in life.router.upstreams]
+    rows = [(each.name, each.trouble or _models(each)) for each in life.router.upstreams]
     sys.stdout.write(f"{ready_text(life)}\n{table(rows, indent='  ')}")
     sys.stdout.flush()
 
 
-def _models(models: dict[str, bytes] | None) -> str:
-    if models is None:
-        return "ready, any model"
-    return f"ready, {', '.join(models) or 'no model'}"
+def _models(upstream: Upstream) -> str:
+    if upstream.models is None:
+        return f"ready, any model: {upstream.nameless}"
+    return f"ready, {', '.join(upstream.models) or 'no model'}"
 
 
 def ready_text(life: RouterLifecycle) -> str:

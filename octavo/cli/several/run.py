@@ -49,9 +49,10 @@ def _found(words: list[str], config: ServerSettings, settings: ModelsSettings) -
 
     names = config.served_names or tuple(words)
     if len(names) != len(words):
+        given = f"{len(names)} different name{'s' if len(names) > 1 else ''}"
         raise UsageError(
-            f"--served-model-name has {len(names)} names for {len(words)} models; give each its "
-            "own, in their order, or leave it out"
+            f"--served-model-name has {given} for {len(words)} models; give each its own, in their "
+            "order, or leave it out"
         )
     models = []
     for name, word in zip(names, words, strict=True):

@@ -16,6 +16,7 @@ from typing import Generic
 from octavo.client.client import Deliver, Died
 from octavo.client.commands import COMMAND_SECONDS, joined
 from octavo.client.errors import EngineDeadError
+from octavo.client.exit_reason import name_of
 from octavo.client.journal.journal import Entry, Journal
 from octavo.client.journal.member import Member, SomeEngine
 from octavo.core.request import FAILURES, Abort, Request, TokenEvent
@@ -36,8 +37,10 @@ class JournalClient(Generic[SomeEngine]):
         engines: Sequence[SomeEngine],
         clock: Callable[[], float] = time.monotonic,
         first: int = 0,  # the first engine's number among those of all servers
+        model: str = "",  # for the log, where there are engines of several models
     ) -> None:
         assert engines, "a set has one engine at least"
+        self._model = model
         self._clock = clock
         self._journal = Journal()
         self.members: Sequence[Member[SomeEngine]] = tuple(
@@ -210,9 +213,8 @@ class JournalClient(Generic[SomeEngine]):
         """Note that an engine has become ready."""
         if epoch > 1:
             log.warning(
-                "engine %d.%d is ready; requests that continue: %d",
-                number,
-                epoch,
+                "engine %s is ready; requests that continue: %d",
+                name_of(number, epoch, self._model),
                 sum(entry.holder is None for entry in self._journal),
             )
         self._changed()

@@ -12,7 +12,7 @@ from typing import Any
 
 from octavo.client.remote.agent import Agent, Ended
 from octavo.client.remote.launcher import RemoteLauncher
-from octavo.client.remote.ray_cluster import connected
+from octavo.client.remote.ray_cluster import connected, first_line
 from octavo.core.config import ConfigError
 from octavo.options.engine import EngineArguments
 from octavo.wire.link import SecretError, read_secret
@@ -73,6 +73,7 @@ class RayAgent:
     def __init__(self, ray: Any, actor: Any, num_cpus: float) -> None:
         self._ray = ray
         self._actor = actor
+        self._is_said = False
         self._future: Future[Any] = actor.run.remote().future()
         text = (
             "Ray has placed no engine for %g s: it waits for a machine with %g free processors "
@@ -94,7 +95,9 @@ class RayAgent:
         if error is None:
             found: Ended = self._future.result()
             return found
-        log.info("the actor of an engine has ended: %s", error)
+        if not self._is_said:  # it is asked for more than once
+            self._is_said = True
+            log.info("the actor of an engine has ended: %s", first_line(error))
         return Ended(f"its actor has ended ({type(error).__name__})", False, ())
 
     def dump_stacks(self) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from octavo.client.remote.nodes import NodesLauncher, first_node, further_node
-from octavo.client.remote.ray_cluster import connected
+from octavo.client.remote.ray_cluster import connected, first_line
 from octavo.observe.log import level_in_use, set_up_log
 from octavo.options.engine import EngineArguments
 from octavo.wire.message_types import pack, unpack
@@ -201,11 +201,12 @@ class RayNodes:
         free, total = (
             found.get("CPU", 0.0) for found in (ray.available_resources(), ray.cluster_resources())
         )
+        machines = "1 machine" if alive == 1 else f"{alive} machines"
         where = "on machines of their own" if asked.ray_placement != "pack" else "somewhere"
         return (
             f"the Ray cluster has no room for {asked.nnodes} nodes {where}, the first one here, "
-            f"each with {asked.engine_cpus} free processors (engine_cpus): it has {alive} "
-            f"machines, with {free:g} of {total:g} processors free, as `ray status` shows; add "
+            f"each with engine_cpus={asked.engine_cpus} processors that are free: it has "
+            f"{machines}, with {free:g} of {total:g} processors free, as `ray status` shows; add "
             "machines, or lower pipeline_parallel_size, nnodes or engine_cpus"
         )
 
@@ -237,7 +238,7 @@ def _how_ended(rank: int, done: Future[str]) -> str:
     error = done.exception()
     if error is None:
         return done.result()
-    log.info("the actor of node %d has ended: %s", rank, error)
+    log.info("the actor of node %d has ended: %s", rank, first_line(error))
     return f"the actor of node {rank} has ended ({type(error).__name__})"
 
 

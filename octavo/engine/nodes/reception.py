@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 MOST_CALLERS = 32  # that have not proved anything yet
 REMIND_SECONDS = 30.0  # between two lines of the log about nodes that are missing
 _COMPLAIN_SECONDS = 5.0  # between two about callers who do not join
+_MOST_HOSTS = 256  # of which it is known what was said last about them
 _TICK_SECONDS = 0.5
 
 Place = tuple[int, str]  # a member, and which of its connections
@@ -79,8 +80,9 @@ class Reception:
         self._callers: dict[socket.socket, _Caller] = {}  # in the order in which they came
         self._members: dict[Place, Member] = {}
         self._failures: dict[str, tuple[str, float]] = {}  # by the node: why it gets no place
+        self._complaints: dict[str, str] = {}  # by the host: what the log says about it
         self._complained_at = float("-inf")
-        self._num_dismissed = 0  # since then
+        self._num_dismissed = 0  # since then, of which the log does not say the same already
         self._division = division = setting.division
         self._wanted = [(m, c) for m in division.further_members for c in division.channels]
         self._listener = _listen(host, port)
@@ -247,12 +249,17 @@ class Reception:
         del self._members[member.join.member, member.join.channel]
 
     def _dismiss(self, caller: _Caller, why: str) -> None:
-        """End a caller's connection, and say so, but not for each of many."""
+        """End a caller's connection, and say so: once of each host, and of few among many."""
         self._release(caller)
         (caller.link or caller.connection).close()
+        if self._complaints.get(caller.host) == why:
+            return
         self._num_dismissed += 1
         if self._clock() < self._complained_at + _COMPLAIN_SECONDS:
             return
+        if len(self._complaints) >= _MOST_HOSTS:
+            del self._complaints[next(iter(self._complaints))]
+        self._complaints[caller.host] = why
         others = f" ({self._num_dismissed} such callers)" if self._num_dismissed > 1 else ""
         log.warning("a caller from %s does not join: %s%s", caller.name, why, others)
         self._complained_at, self._num_dismissed = self._clock(), 0

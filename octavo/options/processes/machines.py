@@ -209,7 +209,7 @@ def check_nodes(arguments: EngineArguments) -> None:
     if rank >= nodes:
         raise ConfigError(
             f"node_rank={rank} is not among the nodes of nnodes={nodes}, which are numbered from 0 "
-            "on; raise nnodes, or lower node_rank"
+            f"on; give nnodes={rank + 1} at least, or lower node_rank"
         )
     if arguments.headless != (rank > 0):
         raise ConfigError(

@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager
 
 from octavo.api.outputs import EngineDeadError
 from octavo.nearest import nearest
+from octavo.observe.log import flags_in_use, with_flags
 from octavo.server.models.memory import Held, Need, Room, leaving
 from octavo.server.models.model import Model, State, anew
 from octavo.server.models.opening import Context, Opener
@@ -150,7 +151,8 @@ class Models:
             model.refuse(_stopping())
             raise
         except Exception as error:
-            log.error("the model %r could not be loaded: %s", model.name, _said(error))
+            said = with_flags(_said(error), flags_in_use())
+            log.error("the model %r could not be loaded: %s", model.name, said)
             log.debug("its error", exc_info=True)
             model.failure, model.failed_at = _failed(model), self._clock()
             model.refuse(_failed(model))

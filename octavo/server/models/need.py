@@ -10,6 +10,7 @@ import logging
 import os
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, json
 
@@ -20,7 +21,11 @@ from octavo.options.engine import EngineArguments
 from octavo.server.models.memory import Need, Room
 from octavo.wire.message_types import pack, unpack
 
+if TYPE_CHECKING:
+    from octavo.resolve import EngineConfig
+
 PROGRAM = "octavo.server.models.need"
+_ANY_BYTES = 1 << 60  # more than a model needs
 SECONDS = 300.0  # to read the headers of a model's files
 _FAILED = 3  # with a reason on standard output
 
@@ -73,24 +78,38 @@ def computed(arguments: EngineArguments, room: Room) -> Need:
 
     _, opened = open_with_drafter(arguments)
     asked, layout = follow_quantization(arguments, opened), layout_of(opened)
-    problem: Exception | None = None
+    engines = asked.data_parallel_size
     for count in range(1, room.most + 1):
         part = room.num_bytes * count // room.most
         try:
-            config = resolve(asked, opened, layout, part + HEADROOM_BYTES)
-        except ConfigError as error:
-            problem = error
+            config = resolve(asked, opened, layout, part + HEADROOM_BYTES)  # of all
+        except ConfigError:  # perhaps it fits in more parts
             continue
-        core = config.core
-        needed = asked.data_parallel_size * config.bill.with_blocks(core.num_blocks)
+        needed = engines * config.bill.with_blocks(config.core.num_blocks)
         if needed <= part:
-            return Need(needed, core.num_blocks, core.max_model_len)
-        problem = ConfigError(
-            f"{needed:,} bytes are needed, and all models together have {room.num_bytes:,}; lower "
-            "kv_cache_memory_bytes or num_gpu_blocks_override, or raise models_memory"
-        )
-    assert problem is not None, "there is one part at least"
-    raise problem
+            return Need(needed, config.core.num_blocks, config.core.max_model_len)
+    config = resolve(asked, opened, layout, _ANY_BYTES)  # raises what is not for want of memory
+    raise _too_large(asked, config, room)
+
+
+def _too_large(asked: EngineArguments, config: EngineConfig, room: Room) -> ConfigError:
+    """Return the error for a model that has no room, even alone."""
+    from octavo.resolve import beside_text
+    from octavo.runner.kv_cache import readable
+
+    bill, engines = config.bill, asked.data_parallel_size
+    is_given = (asked.kv_cache_memory_bytes, asked.num_gpu_blocks_override) != (None, None)
+    blocks = config.core.num_blocks if is_given else len(bill.groups) + 1
+    what = "the KV cache" if is_given else "the smallest KV cache"
+    advice = "lower kv_cache_memory_bytes or num_gpu_blocks_override, " if is_given else ""
+    each = "" if engines == 1 else f"for each of {engines} engines "
+    return ConfigError(
+        f"{readable(engines * bill.with_blocks(blocks))} are needed ({each}the weights "
+        f"{readable(bill.all_weights_bytes)}, a step {readable(bill.step_bytes)}, "
+        f"{beside_text(bill)}, {what} {readable(blocks * bill.block_bytes)}), and all models "
+        f"together have {readable(room.num_bytes)}; {advice}free memory or raise models_memory, or "
+        "take a smaller model"
+    )
 
 
 def main() -> int:

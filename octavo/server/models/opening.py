@@ -127,7 +127,7 @@ class ProcessOpener:
         loop = asyncio.get_running_loop()
         source = await self._whole(partial(resolve, model))
         async with contextlib.AsyncExitStack() as stack:
-            client = launch_engines(arguments, self._timing)
+            client = launch_engines(arguments, self._timing, name)
             stack.callback(client.close)
             workers: list[Worker] = []
             for _ in range(config.prompt_workers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import signal
 from collections.abc import Iterator
@@ -12,9 +13,11 @@ from typing import Any
 import pytest
 
 from octavo import LLM, AsyncLLM, RequestError, SamplingParams
+from octavo.cli.chat import interrupts
 from octavo.cli.chat.conversation import Conversation
 from octavo.cli.chat.display import Display
 from octavo.cli.chat.own_engine import OwnEngine
+from octavo.cli.commands import INTERRUPTED
 from octavo.model_facts import PoolingFacts
 from tests.server.engine import FakeEngine, make_directory
 from tests.server.make import patient
@@ -60,21 +63,21 @@ def test_it_answers_as_the_library_does(tiny: str) -> None:
 
 
 class Interrupted(Display):
-    """A terminal whose user presses Ctrl-C once, at the first text: a second would end the loop."""
+    """A terminal whose user presses Ctrl-C so many times, at the first text."""
 
-    is_pressed = False
+    times = 1
 
     def text(self, text: str) -> None:
         super().text(text)
-        if not self.is_pressed:
-            self.is_pressed = True
+        while self.times > 0:
+            self.times -= 1
             signal.raise_signal(signal.SIGINT)
 
 
 def test_ctrl_c_ends_the_request_in_the_engine(tmp_path: Path) -> None:
     llm = FakeEngine(make_directory(tmp_path), max_model_len=1024)
     engine = OwnEngine(llm)
-    made = conversation(engine, max_tokens=700, ignore_eos=True)
+    made = conversation(engine, max_tokens=400, ignore_eos=True)  # all fit into a prompt
     shown, made.display = made.display, Interrupted(io.StringIO(), io.StringIO())
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -87,6 +90,50 @@ def test_ctrl_c_ends_the_request_in_the_engine(tmp_path: Path) -> None:
         assert len(made.messages) == 4
     finally:
         made.close()
+
+
+def test_a_second_ctrl_c_ends_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(interrupts, "leave_at_once", left.append)
+    made = conversation(OwnEngine(FakeEngine(make_directory(tmp_path), max_model_len=1024)))
+    made.display = Interrupted(io.StringIO(), io.StringIO())
+    made.display.times = 2
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            made.ask("x")
+        assert left == [INTERRUPTED]
+        assert signal.getsignal(signal.SIGINT) is before
+    finally:
+        made.close()
+    assert left == [INTERRUPTED]
+
+
+def test_a_ctrl_c_while_a_conversation_closes_ends_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(interrupts, "leave_at_once", left.append)
+    engine = OwnEngine(FakeEngine(make_directory(tmp_path), max_model_len=1024))
+    close = engine._llm.close
+
+    def interrupted_close() -> None:
+        signal.raise_signal(signal.SIGINT)
+        close()
+
+    monkeypatch.setattr(engine._llm, "close", interrupted_close)
+    engine.close()
+    assert left == [INTERRUPTED]
+
+
+def test_a_ctrl_c_before_the_answer_begins_ends_it() -> None:
+    async def work() -> None:
+        raise AssertionError("it was ended before")
+
+    with asyncio.Runner() as runner, interrupts.Interrupts() as held:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            held.run(runner, work())
 
 
 def test_a_model_without_text_holds_no_conversation() -> None:

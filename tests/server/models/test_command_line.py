@@ -10,6 +10,7 @@ import signal
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,11 @@ from octavo.cli.commands import COMMANDS, FAILED, OK, USAGE
 from octavo.cli.execute import make_parser
 from octavo.cli.parsing import UsageError
 from octavo.client.client import ENGINE_PROGRAM
+from octavo.core.config import ConfigError
+from octavo.options.engine import EngineArguments
+from octavo.server.models.directory import models_in
+from octavo.server.models.memory import Room
+from octavo.server.models.need import computed
 from tests.api.tiny import make_model
 from tests.cli.test_serve import ask, read_until, server
 
@@ -105,6 +111,8 @@ def test_three_models_of_which_two_have_room(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=LIMIT_SECONDS)
         assert process.returncode == OK
         assert "Traceback" not in errors
+        assert "ERROR octavo.client.supervisor: engine 0.1 of B: its process" in errors
+        assert "engine 0.2 of B is ready" in errors
 
 
 @pytest.mark.parametrize(
@@ -130,6 +138,11 @@ def test_what_several_models_cannot_have(
     assert named in capsys.readouterr().err
 
 
+def test_names_that_are_equal_are_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "a", "b", "--served-model-name", "x", "x"]) == USAGE
+    assert "1 different name for 2 models" in capsys.readouterr().err
+
+
 def test_one_model_has_no_limits_of_several(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "a", "--models-max", "2"]) == USAGE
     assert "--models-max" in capsys.readouterr().err
@@ -138,6 +151,38 @@ def test_one_model_has_no_limits_of_several(capsys: pytest.CaptureFixture[str]) 
 def test_a_directory_without_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--models-dir", str(tmp_path)]) == FAILED
     assert "--models-dir" in capsys.readouterr().err
+
+
+def test_what_is_no_model_in_a_directory_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "well").mkdir()
+    make_model(tmp_path / "well")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "gone.gguf").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "page.gguf").write_text("<html>")
+    (tmp_path / "notes.txt").write_text("no model, and not called one")
+    assert [each.name for each in models_in(tmp_path)] == ["well"]
+    lines = [each.getMessage() for each in caplog.records]
+    for name in ("empty", "gone.gguf", "page.gguf"):
+        (line,) = (each for each in lines if str(tmp_path / name) in each)
+        assert line.count(name) == 1
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+def test_a_model_gets_a_size_of_the_room_or_a_reason(tmp_path: Path, engines: int) -> None:
+    asked = EngineArguments(str(make_model(tmp_path)), data_parallel_size=engines)
+    many = replace(asked, max_num_seqs=2048)  # whose KV cache takes all that an engine may have
+    room = Room(engines * (160 << 20), 1)
+    need = computed(many, room)
+    assert 0.99 * room.num_bytes < need.num_bytes <= room.num_bytes
+    with pytest.raises(ConfigError, match=r"all models together have 1 MiB; .*models_memory"):
+        computed(asked, Room(1 << 20, 2))
+    with pytest.raises(ConfigError, match="max_model_len=999999"):
+        computed(replace(asked, max_model_len=999_999), Room(1 << 20, 2))
+    with pytest.raises(ConfigError, match="lower kv_cache_memory_bytes"):
+        computed(replace(asked, num_gpu_blocks_override=1 << 20), Room(1 << 29, 2))
 
 
 @pytest.mark.slow
