@@ -42,7 +42,7 @@ HOPPER = 90
 ACHIEVED = 0.85  # of the bandwidth, or of the products, that a card has
 BOUNDARY = 2e-6  # seconds from one kernel of a graph to the next
 LATENCY = 700e-9  # seconds of a load from the card's memory
-LAYER_LAUNCHES = 6  # beside products; tests/gpu_blind holds that number
+LAYER_LAUNCHES = 6  # beside products; tests/gpu_blind holds that number, up to 8,192 positions
 OTHER_LAUNCHES = 40  # of torch's operations around the layers: the batch, draws
 
 
@@ -70,10 +70,9 @@ class Form(NamedTuple):
     name: str
     weight_bytes: int
     launches: int  # of one product's tile
-    rounding: int  # launches that make a product's rows
 
 
-FORMS = (Form("bf16", 2, 1, 0), Form("FP8", 1, 1, 1))
+FORMS = (Form("bf16", 2, 1), Form("FP8", 1, 1))
 
 
 class Step(NamedTuple):
@@ -137,7 +136,7 @@ def step(code: Code, form: Form, sequences: int, card: Card) -> Step:
         least += max(count * size / card.bandwidth, 2 * sequences * count / peak)
         one_tile = max(count * size / card.bandwidth, 2 * CUDA_TILE_ROWS * count / peak)
         products += tiles * one_tile / ACHIEVED
-        launches += tiles * form.launches + (0 if is_head else form.rounding)
+        launches += tiles * form.launches
     heads, dim = model.spec.kv_heads, model.spec.head_dim
     kv_bytes = layers * sequences * CONTEXT * heads * dim * 2 * 2
     attention = layers * attention_seconds(code, sequences, card, heads, dim)

@@ -239,7 +239,9 @@ class Instruction(Struct, eq=False):
     rope: Rope | None = None
     head_dim: int = 0
     routing: Routing | None = None
-    prepared: Prepared | None = None  # Prepare writes it, Gemm and experts read it
+    # Prepare writes it, Gemm and experts read it; what makes rows may write it beside `out`, or in
+    # its place, for the product with `matrix`.
+    prepared: Prepared | None = None
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -265,6 +267,11 @@ class Instruction(Struct, eq=False):
         if self.op == "KeepKV":
             assert self.y is not None
             return self.y.buffer.space
+        return self.made_space
+
+    @property
+    def made_space(self) -> Space:
+        """The kind of rows that the instruction makes."""
         if self.out is not None:
             return self.out.buffer.space
         assert self.prepared is not None, self.op

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,20 +25,8 @@ from octavo.backends.torch.sampling.filters import survivors
 from octavo.layers import KVSpec, Rope
 from octavo.layers.rope import plain
 from octavo.program.listing import Attend, Norm
+from tests.gpu_blind.case import Case, random_rows, rounded_case
 from tests.gpu_blind.homes import Home
-
-
-class Case(NamedTuple):
-    """One use of a kernel: what it computes on a home, what that should be, how near it must be."""
-
-    name: str
-    compute: Callable[[Home], Tensor]
-    expected: Tensor
-    tolerance: float  # of the largest number expected
-
-
-def _random(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def _tolerance(dtype: torch.dtype) -> float:
@@ -51,10 +39,10 @@ def norm_case(dtype: torch.dtype, name: str, width: int = 96, rows: int = 5, **k
     heads = kind.pop("heads", 1)
     head_width = width // heads
     own = width if kind.get("weight_a_head") else head_width
-    x = _random(rows, width + 32, seed=1, dtype=dtype)[:, 16 : 16 + width] * 3
-    bias = _random(own, seed=3, dtype=dtype) if kind.pop("has_bias", False) else None
+    x = random_rows(rows, width + 32, seed=1, dtype=dtype)[:, 16 : 16 + width] * 3
+    bias = random_rows(own, seed=3, dtype=dtype) if kind.pop("has_bias", False) else None
     shape = (heads, head_width) if kind.get("weight_a_head") else (own,)
-    weight = _random(own, seed=2, dtype=dtype).view(shape)
+    weight = random_rows(own, seed=2, dtype=dtype).view(shape)
     made = Norm(
         weight, bias, 1e-5, kind.pop("offset", 0.0), kind.pop("is_rms", True), heads, **kind
     )
@@ -71,22 +59,28 @@ def add_norm_case(
 ) -> Case:
     """Return a case of sums and their norms, of columns of wider rows; both are one tensor."""
     x, y = (
-        _random(rows, width + 32, seed=seed, dtype=dtype)[:, 16 : 16 + width] * 3
+        random_rows(rows, width + 32, seed=seed, dtype=dtype)[:, 16 : 16 + width] * 3
         for seed in (12, 13)
     )
-    bias = _random(width, seed=3, dtype=dtype) if kind.pop("has_bias", False) else None
-    weight = _random(width, seed=2, dtype=dtype)
+    bias = random_rows(width, seed=3, dtype=dtype) if kind.pop("has_bias", False) else None
+    weight = random_rows(width, seed=2, dtype=dtype)
     made = Norm(weight, bias, 1e-5, kind.pop("offset", 0.0), kind.pop("is_rms", True))
     return Case(
         f"norm of sums, {name} {dtype}",
-        lambda home: torch.stack(norm.add_norm(x, y, made, home)),
+        lambda home: torch.stack(_sums(home, x, y, made)),
         torch.stack((x + y, ops.norm(x + y, made))),
         _tolerance(dtype),
     )
 
 
+def _sums(home: Home, x: Tensor, y: Tensor, kind: Norm) -> tuple[Tensor, Tensor]:
+    """Return sums and their norms."""
+    out = x.new_empty(x.shape)
+    return norm.add_norm_into(rounding.Results(out), x, y, kind, home), out
+
+
 def gate_case(dtype: torch.dtype, activation: str, width: int = 200, rows: int = 3) -> Case:
-    both = _random(rows, 2 * width, seed=4, dtype=dtype) * 4
+    both = random_rows(rows, 2 * width, seed=4, dtype=dtype) * 4
     gates, ups = both.chunk(2, 1)
     return Case(
         f"gate {activation} {dtype}",
@@ -105,7 +99,7 @@ def draw_case(
     all_nan: bool = False,
 ) -> Case:
     """Return a case of draws: greedy and warm rows, one with a NaN, and one that allows nothing."""
-    logits = _random(5, size, seed=5) * 3
+    logits = random_rows(5, size, seed=5) * 3
     logits[3, size // 2] = torch.nan
     if all_nan:
         logits[3:] = torch.nan
@@ -154,7 +148,7 @@ FILTERS = [
 
 def edges_case(name: str, size: int, *, masked: bool = False) -> Case:
     """Return a case of filters: the tokens that the reference's filters keep of each row."""
-    logits = _random(len(FILTERS), size, seed=17) * 3
+    logits = random_rows(len(FILTERS), size, seed=17) * 3
     logits[6, : size // 2], logits[6, size // 2 :] = 0.0, -0.0  # more tie than top-k wants
     logits[7, size // 3 :] = 1.0  # the edge of top-p is among equal ones
     logits[3] = logits[3].round()
@@ -185,9 +179,9 @@ def edges_case(name: str, size: int, *, masked: bool = False) -> Case:
 
 def changes_case(name: str, count: int = 300, size: int = 500) -> Case:
     """Return a case of single logits that bias and penalties change, to the bit."""
-    logits = _random(3, size, seed=18) * 3
+    logits = random_rows(3, size, seed=18) * 3
     places = torch.randperm(3 * size, generator=torch.Generator().manual_seed(19))[:count]
-    numbers = _random(4, count, seed=20)
+    numbers = random_rows(4, count, seed=20)
     numbers[1] = numbers[1].abs() + 0.5
     expected = logits.clone()
     DeviceSampler(HOST)._change_logits(expected, places, numbers)
@@ -227,7 +221,7 @@ def rounding_case(
 
     One row has a NaN, one an infinite number, one zeros, and others very large and small numbers.
     """
-    x = _random(9, width + 32, seed=15, dtype=dtype)[:, 16 : 16 + width]
+    x = random_rows(9, width + 32, seed=15, dtype=dtype)[:, 16 : 16 + width]
     x *= torch.tensor([1, 1, 1, 0, 1e4, 1e-4, 3e-7, 300, 0.02], dtype=dtype)[:, None]
     x[1, 7], x[2, 3] = torch.nan, -torch.inf
     codes, scales = eight_bits.rounded(x, scale)
@@ -255,6 +249,7 @@ class Attention(NamedTuple):
     norm_offset: float | None = None  # of norms of queries and keys, if there are any
     block_size: int = 16
     is_short: bool = False  # keys and values have eight bits
+    rounds: bool = False  # results become eight bits for a product
     # For each sequence: how many positions it has, and how many of the last are rows of the step.
     sequences: tuple[tuple[int, int], ...] = ((1, 1), (700, 1), (40, 9), (33, 33), (130, 1))
 
@@ -269,7 +264,7 @@ def attention_case(dtype: torch.dtype, name: str, shape: Attention | None = None
         shape.dim**-0.5,
         shape.softcap,
         shape.window,
-        _random(shape.heads, seed=9, dtype=dtype) if shape.has_sinks else None,
+        random_rows(shape.heads, seed=9, dtype=dtype) if shape.has_sinks else None,
         (0, 0),
         shape.rope,
         *_norms_of(shape, dtype),
@@ -277,15 +272,21 @@ def attention_case(dtype: torch.dtype, name: str, shape: Attention | None = None
     host = _batch_of(shape)
     rows = len(host.positions)
     q, k, v = _parts(
-        _random(rows, (shape.heads + 2 * shape.kv_heads) * shape.dim, seed=8, dtype=dtype), shape
+        random_rows(rows, (shape.heads + 2 * shape.kv_heads) * shape.dim, seed=8, dtype=dtype),
+        shape,
     )
 
     reference = TorchBatch.of(host, _cache(shape, host, dtype, HOST))
     turns = None if shape.rope is None else ops.rope_tables(reference.positions, shape.rope, dtype)
 
-    def compute(home: Home) -> Tensor:
+    def into(home: Home, results: rounding.Results) -> None:
         batch = _device_batch(host, _cache(shape, host, dtype, home))
-        return paged.attend(q, k, v, layer, batch, turns)
+        paged.attend_into(results, q, k, v, layer, batch, turns)
+
+    def compute(home: Home) -> Tensor:
+        out = q.new_empty(rows, shape.heads * shape.dim)
+        into(home, rounding.Results(out))
+        return out
 
     asked, known = q, k
     if layer.q_norm is not None and layer.k_norm is not None:
@@ -293,10 +294,13 @@ def attention_case(dtype: torch.dtype, name: str, shape: Attention | None = None
     if shape.rope is not None and turns is not None:
         asked = ops.rotate(asked, turns, shape.rope, shape.dim)
         known = ops.rotate(known, turns, shape.rope, shape.dim)
+    expected = attention.attend(asked, known, v, layer, reference)
+    if shape.rounds:
+        return rounded_case(f"attention {name} {dtype}", into, expected, None, False)
     return Case(
         f"attention {name} {dtype}",
         compute,
-        attention.attend(asked, known, v, layer, reference),
+        expected,
         4 * torch.finfo(dtype).eps if dtype != torch.float32 else 1e-5,
     )
 
@@ -304,7 +308,7 @@ def attention_case(dtype: torch.dtype, name: str, shape: Attention | None = None
 def _norms_of(shape: Attention, dtype: torch.dtype) -> tuple[Norm | None, Norm | None]:
     if shape.norm_offset is None:
         return None, None
-    weights = _random(2, shape.dim, seed=11, dtype=dtype)
+    weights = random_rows(2, shape.dim, seed=11, dtype=dtype)
     counts = shape.heads, shape.kv_heads
     q, k = (
         Norm(weight, None, 1e-5, shape.norm_offset, True, heads)
@@ -355,7 +359,7 @@ def _cache(shape: Attention, host: HostBatch, dtype: torch.dtype, home: Any) -> 
     )
     ((cells,),) = buffers.layers
     for sequence, (length, count) in enumerate(shape.sequences):
-        kept = _random(2, length, shape.kv_heads, shape.dim, seed=20 + sequence, dtype=dtype)
+        kept = random_rows(2, length, shape.kv_heads, shape.dim, seed=20 + sequence, dtype=dtype)
         for position in range(length - count):
             block = int(host.tables[0][sequence, position // shape.block_size])
             place = block, position % shape.block_size
@@ -381,7 +385,7 @@ def same_row_twice(
     host, alone = _batch_of(shape), _batch_of(shape._replace(sequences=((length, 1), (40, 1))))
     layer = Attend(shape.heads, shape.kv_heads, shape.dim, shape.dim**-0.5, 0.0, 0, None, (0, 0))
     cache = _cache(shape, host, dtype, home)
-    rows = _random(
+    rows = random_rows(
         len(host.positions), (shape.heads + 2 * shape.kv_heads) * shape.dim, seed=8, dtype=dtype
     )
     whole = paged.attend(*_parts(rows, shape), layer, _device_batch(host, cache))

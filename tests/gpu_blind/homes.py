@@ -50,6 +50,9 @@ class Home(HostDevice):
     ) -> None:
         self._run(Launched(kernel, grid, tuple(tensors), tuple(numbers), constants))
 
+    def address(self, tensor: Tensor) -> int:
+        return tensor.data_ptr()
+
     def pinned(self, num_bytes: int) -> Tensor:
         raise NotImplementedError
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from tests.gpu_blind.cases import Case, small_cases
+from tests.gpu_blind.case import Case
 from tests.gpu_blind.homes import Home
+from tests.gpu_blind.rounded_cases import all_cases
 
 
 def error_of(found: Tensor, case: Case) -> float:
@@ -23,5 +24,5 @@ def assert_near(found: Tensor, case: Case) -> None:
 
 def wrong_cases(home: Home) -> dict[str, float]:
     """Return the error of each small case that is too far from its meaning."""
-    errors = {case.name: (error_of(case.compute(home), case), case) for case in small_cases()}
+    errors = {case.name: (error_of(case.compute(home), case), case) for case in all_cases()}
     return {name: error for name, (error, case) in errors.items() if not error <= case.tolerance}

@@ -13,6 +13,8 @@ from typing import NamedTuple
 from unittest import mock
 
 from octavo.backends.cuda.kernels import (
+    adapter_slots,
+    adapters,
     attention,
     copies,
     draw,
@@ -26,6 +28,8 @@ from octavo.backends.cuda.kernels import (
 )
 
 _numbers = itertools.count()
+# The modules that have imported functions of others by their names.
+_KERNELS = (attention, paged, place, rounding, draw, norm, gate, adapters)
 
 
 class Bug(NamedTuple):
@@ -78,8 +82,8 @@ WRONG = [
     Bug(
         "a sum is the first row alone",
         norm,
-        "tl.store(total + place, summed",
-        "tl.store(total + place, tl.load(x + row * x_stride + at, mask=inside)",
+        "tl.store(total + row * width + at, summed",
+        "tl.store(total + row * width + at, tl.load(x + row * x_stride + at, mask=inside)",
     ),
     Bug(
         "a copy leaves out its end",
@@ -144,6 +148,39 @@ WRONG = [
         "value_exponents + exponents + own",
         "value_exponents + exponents + (own ^ 1)",
     ),
+    Bug(
+        "codes are made of numbers before they are rounded",
+        norm,
+        "(values.to(kind), out, codes, scales, row, width",
+        "(values, out, codes, scales, row, width",
+    ),
+    Bug(
+        "merged heads change places",
+        attention,
+        "*(head[:, None] * dim + d, is_number, scale",
+        "*((head[:, None] ^ 1) * dim + d, is_number, scale",
+    ),
+    Bug(
+        "an adapter has no factor",
+        adapters,
+        "values.to(kind).to(tl.float32) * factor",
+        "values.to(kind).to(tl.float32)",
+    ),
+    Bug("the first inputs alone have an adapter", adapters, "range(cuts)", "range(1)"),
+    Bug(
+        "ranks that an adapter lacks count",
+        adapters,
+        "mask=(r < rank)[:, None] & inside",
+        "mask=(r >= 0)[:, None] & inside",
+    ),
+    Bug(
+        "all parts have the first one's matrix",
+        adapters,
+        "tl.load(addresses + place * 2 + 1), 8)",
+        "tl.load(addresses + (place - part) * 2 + 1), 8)",
+    ),
+    Bug("an adapter has 64 ranks", adapters, "range(0, filled, block_rank)", "range(0, 1)"),
+    Bug("a given scale is left out", rounding, "codes_of(values * inverse)", "codes_of(values)"),
     Bug("a NaN is taken for a number", draw, "tl.where(is_finite == 0, -1, token)", "token"),
 ]
 
@@ -155,19 +192,54 @@ ALONE = Bug(
     "range(tl.program_id(0), tl.minimum(count, tl.program_id(0) + 1), tl.num_programs(0))",
 )
 
+# What the execution of compiled code finds.
+OTHER_ORDER = Bug(
+    "a thread has more numbers to write their codes at once",
+    rounding,
+    "128 // values.dtype.primitive_bitwidth",
+    "16",
+)
+
 # What the watch over accesses finds.
 RACES = [
     Bug(
+        "cuts of the inputs share a place",
+        adapters,
+        "target = low + ((number * rows",
+        "target = low + ((0 * rows",
+    ),
+    Bug("items share rows", adapter_slots, "(slot, first + start, min", "(slot, first, min"),
+    Bug("parts share outputs", adapters, "* stride + of_part + n", "* stride + n"),
+    Bug(
         "rows have one scale",
         rounding,
-        "tl.store(scales + row, scale_of",
-        "tl.store(scales, scale_of",
+        "write_codes(values, place, scales + row",
+        "write_codes(values, place, scales",
     ),
     Bug(
         "a norm writes the next row too",
-        norm,
-        "tl.store(place, values.to(out.dtype.element_ty), mask=inside)",
-        "tl.store(place, values.to(out.dtype.element_ty))",
+        rounding,
+        "tl.store(out + row * width + at, values, mask=inside)",
+        "tl.store(out + row * width + at, values)",
+    ),
+    Bug(
+        "rows that are made share a scale",
+        rounding,
+        "values.to(tl.float32), place, scales + row",
+        "values.to(tl.float32), place, scales",
+    ),
+    Bug(
+        "codes reach into the next row",
+        rounding,
+        "tl.store(codes, found, mask=inside)",
+        "tl.store(codes, found)",
+    ),
+    Bug("parts of a row have scales", gate, "block = triton.next_power_of_2(width)", "block = 128"),
+    Bug(
+        "KV heads have scales",
+        paged,
+        "per_kv = layer.heads if is_whole else self.per_kv",
+        "per_kv = self.per_kv",
     ),
     Bug(
         "a copy writes past its block",
@@ -181,14 +253,19 @@ RACES = [
         "if any(_depend",
         "if False and any(_depend",
     ),
-    Bug("rounded rows share a row", rounding, "row * width + at, found", "at, found"),
+    Bug(
+        "rounded rows share a row",
+        rounding,
+        "place = codes + row * width + at\n    write",
+        "place = codes + at\n    write",
+    ),
     Bug(
         "all heads have one scale",
         place,
         "key_exponents + exponents + kv_head",
         "key_exponents + exponents",
     ),
-    Bug("sums share a row", norm, "place = row * width + at", "place = row * 0 + at"),
+    Bug("sums share a row", norm, "total + row * width + at", "total + row * 0 + at"),
     Bug(
         "chunks share a place",
         attention,
@@ -205,6 +282,12 @@ RACES = [
     Bug("rows share a part", draw, "place = row * tl.num_programs(1) + part", "place = row + part"),
 ]
 BOUNDS = [
+    Bug(
+        "an adapter reads past the inputs",
+        adapters,
+        "mask=is_row[:, None] & inside, other=0.0",
+        "mask=is_row[:, None], other=0.0",
+    ),
     Bug(
         "a copy reads past the pool",
         copies,
@@ -239,6 +322,12 @@ BOUNDS = [
 
 # What the claims about compiled code find.
 SLOW = [
+    Bug(
+        "matrices of adapters lie anywhere",
+        adapters,
+        "tl.multiple_of(tl.load(addresses + place * 2), 8)",
+        "tl.load(addresses + place * 2)",
+    ),
     Bug(
         "a condition stands around the loads",
         attention,
@@ -287,7 +376,7 @@ def planted(bug: Bug, directory: Path) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.multiple(bug.module, **changed))
         # Others have imported functions of the module by their names.
-        for other in (attention, paged, place, rounding, draw):
+        for other in _KERNELS:
             used = {
                 name: value
                 for name, value in changed.items()
@@ -295,4 +384,8 @@ def planted(bug: Bug, directory: Path) -> Iterator[None]:
             }
             if used:
                 stack.enter_context(mock.patch.multiple(other, **used))
+        # The compiler keeps by what a kernel consists of whether it has compiled it.
+        for kernel in (each for other in _KERNELS for each in vars(other).values()):
+            if getattr(kernel, "hash", None) is not None:
+                stack.enter_context(mock.patch.object(kernel, "hash", None))
         yield

@@ -57,6 +57,9 @@ class Accelerator(TensorDevice, Protocol):
     ) -> None:
         """Submit one run of a kernel: so many programs, with these arguments in this order."""
 
+    def address(self, tensor: Tensor) -> int:
+        """Return where the numbers of a tensor begin in the device's memory."""
+
     def pinned(self, num_bytes: int) -> Tensor:
         """Return a buffer of bytes on the host from which copies do not wait.
 

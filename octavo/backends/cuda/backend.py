@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from torch import Tensor
 
-from octavo.backends.adapter_weights import AdapterWeights
+from octavo.backends.adapter_weights import AdapterSettings, AdapterWeights
 from octavo.backends.base import KVLayout, KVPages, StepSize
 from octavo.backends.cuda.accelerator import Accelerator
 from octavo.backends.cuda.batch import DeviceBatch
@@ -27,6 +27,7 @@ from octavo.backends.cuda.products import (
     Rounding,
     ScaledExperts,
     product_refusal,
+    reads_codes,
     scaled_matrix,
 )
 from octavo.backends.cuda.sampler import DeviceRows, DeviceSampler, signed_keys
@@ -37,8 +38,8 @@ from octavo.backends.select import NoBackendError
 from octavo.backends.step import Copies, Draws, HostBatch, Pending, StepOutput, refuse_adapters
 from octavo.backends.stored_rows import StoredRows
 from octavo.backends.torch import eight_bits
-from octavo.backends.torch.adapters import TorchAdapter
-from octavo.backends.torch.attention import Buffers, buffers_in
+from octavo.backends.torch.adapters import TorchAdapter, TorchChange
+from octavo.backends.torch.attention import AdapterSlots, Buffers, buffers_in
 from octavo.backends.torch.backend import NO_FLOATS, TorchBackend
 from octavo.backends.torch.footprint import kept_bytes, kv_pages
 from octavo.backends.torch.largest_step import largest_batch
@@ -46,6 +47,7 @@ from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.layers import GateUpLinear, Linear, Module
 from octavo.program.passes.attention import take_into_attention
 from octavo.program.passes.norms import norm_while_adding
+from octavo.program.passes.prepare import prepare_products, prepare_while_making
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +91,8 @@ class CudaBackend(TorchBackend):
             from octavo.backends.cuda.kernels.sampler import KernelSampler
 
             self._meanings, self._passes = KERNEL_MEANINGS, (take_into_attention,)
-            self._last_passes = (norm_while_adding,)
+            round_apart = partial(prepare_products, reads_prepared=reads_codes)
+            self._last_passes = (norm_while_adding, round_apart, prepare_while_making)
             self._sampler = KernelSampler(accelerator)
             self._rounding = partial(rounded, accelerator)
         else:
@@ -161,6 +164,13 @@ class CudaBackend(TorchBackend):
         self.weight_bytes += made.nbytes
         return made
 
+    def _empty_slots(self, adapters: AdapterSettings) -> AdapterSlots:
+        if not self._has_kernels:
+            return super()._empty_slots(adapters)
+        from octavo.backends.cuda.kernels.adapter_slots import SlotTables
+
+        return SlotTables(self._adapted, adapters.slots, self.dtype, self._accelerator)
+
     def adapter(self, weights: AdapterWeights) -> TorchAdapter:
         with self._accelerator.working():
             return super().adapter(weights)
@@ -171,9 +181,12 @@ class CudaBackend(TorchBackend):
         self._size = None
         self._new_cache(1)
         batch = largest_batch(size, self._block_size, len(self._layout.windows))
+        batch = self._with_adapter(batch)
         measured = self._thread.submit(self._growth, batch).result()
         if self._has_kernels:
             self._compile_what_is_left(size)
+        if self._adapters is not None:
+            self._adapter_slots = self._empty_slots(self._adapters)
         if self._is_captured(size):
             self._size = size
             before = self._accelerator.forget_peak()
@@ -223,11 +236,19 @@ class CudaBackend(TorchBackend):
         for rows in {min(2, size.rows), 1}:
             few = replace(size, rows=rows, sequences=1, wanted_rows=1)
             batch = largest_batch(few, self._block_size, len(self._layout.windows))
-            batch = batch._replace(copies=((0, 0, 0),))
+            batch = self._with_adapter(batch._replace(copies=((0, 0, 0),)))
             self._thread.submit(self._rehearse, batch).result()
         if size.vocabulary:
             with self._accelerator.working():
                 self._sampler.rehearse(size.vocabulary)
+
+    def _with_adapter(self, batch: HostBatch) -> HostBatch:
+        """Give all rows an adapter that changes nothing, if kernels add what adapters make."""
+        if self._adapters is None or not self._has_kernels:
+            return batch
+        nothing = TorchAdapter((TorchChange(),) * len(self._adapted))
+        slots = np.zeros(len(batch.token_ids), np.int32)
+        return batch._replace(adapters=slots, adapter_slots=((0, nothing, 1.0),))
 
     def _rehearse(self, batch: HostBatch) -> None:
         """Run all programs with the same rows, each of which follows the first row of logits."""

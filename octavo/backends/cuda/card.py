@@ -110,6 +110,9 @@ class CudaAccelerator(Copies):
     ) -> None:
         kernel[grid](*tensors, *numbers, **constants)
 
+    def address(self, tensor: Tensor) -> int:
+        return tensor.data_ptr()
+
     def capture(
         self, run: Callable[[], _Made], beside: Graph | None = None
     ) -> tuple[torch.cuda.CUDAGraph, _Made]:

@@ -21,7 +21,7 @@ _CAPTURED: frozenset[Op] = frozenset(
     (
         *("Embed", "Select", "Norm", "Gemm", "HeadGemm", "Rope", "Attention", "Activate", "Gate"),
         *("Add", "Multiply", "Scale", "SoftCap", "Route", "Experts", "Shrink", "WholeGemm"),
-        *("AddNorm", "AllReduce", "AllGather"),
+        *("AddNorm", "Prepare", "AllReduce", "AllGather"),
     )
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from torch.nn import functional
 from octavo.backends.cuda.accelerator import Accelerator
 from octavo.backends.torch import eight_bits, ops
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
+from octavo.program.listing import Instruction
 
 # What rounds rows: to codes, and their scales [rows, 1].
 Rounding = Callable[[Tensor, float | None], tuple[Tensor, Tensor]]
@@ -27,6 +29,15 @@ _TOLERANCE = 2**-6
 _COMPARED = 256  # outputs whose products are compared with the meaning's
 
 
+class Rounded(NamedTuple):
+    """Rows of eight bits, and further rows that fill the last tile, which mean nothing."""
+
+    codes: Tensor
+    scales: Tensor  # [rows, 1]
+    num_rows: int  # that mean something
+    dtype: torch.dtype  # that products have
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class ScaledMatrix(TorchMatrix):
     """A matrix whose products a card computes of codes; each row and each output has a scale."""
@@ -34,23 +45,27 @@ class ScaledMatrix(TorchMatrix):
     rounding: Rounding = eight_bits.rounded
     whole_scale: Tensor | None = None  # of all outputs, where rows have one scale for all too
 
-    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
+    def formed(self, x: Tensor) -> Rounded:
         missing = -len(x) % ops.tile_rows(x.device)
         padded = functional.pad(x, (0, 0, 0, missing)) if missing else x
-        codes, scales = self.rounding(padded, _scale_in(self.kind))
-        y = x.new_empty(len(padded), self.outputs)
-        tile = ops.tile_rows(x.device)
+        return Rounded(*self.rounding(padded, scale_in(self.kind)), len(x), x.dtype)
+
+    def product_of(self, formed: Any, bias: Tensor | None) -> Tensor:
+        assert isinstance(formed, Rounded)
+        codes, scales, count, dtype = formed
+        y = codes.new_empty(len(codes), self.outputs, dtype=dtype)
+        tile = ops.tile_rows(codes.device)
         assert self.scales is not None
         of_outputs = self.scales.t() if self.whole_scale is None else self.whole_scale
-        for start in range(0, len(padded), tile):
+        for start in range(0, len(codes), tile):
             rows = slice(start, start + tile)
             of_rows = scales[rows] if self.whole_scale is None else scales[:1]
             torch._scaled_mm(
                 *(codes[rows], self.values.t(), of_rows, of_outputs),
-                out_dtype=x.dtype,
+                out_dtype=dtype,
                 out=y[rows],
             )
-        y = y[: len(x)]
+        y = y[:count]
         return y if bias is None else y + bias
 
 
@@ -75,7 +90,7 @@ def scaled_matrix(made: TorchMatrix, rounding: Rounding) -> ScaledMatrix:
     """Return a matrix with the products of a card; it waits for the card."""
     assert made.scales is not None
     whole = None
-    if _scale_in(made.kind) is not None and bool((made.scales == made.scales[:1]).all()):
+    if scale_in(made.kind) is not None and bool((made.scales == made.scales[:1]).all()):
         whole = made.scales[:1]
     form = made.gated, made.kind, made.scales, made.group
     return ScaledMatrix(made.values, *form, rounding, whole)
@@ -129,7 +144,13 @@ def _fault(outputs: int, inputs: int, home: Accelerator, *, is_whole: bool) -> s
     return ""
 
 
-def _scale_in(kind: str) -> float | None:
+def reads_codes(gemm: Instruction) -> bool:
+    """Return whether a product reads rows of eight bits, and nothing else that is made of them."""
+    has_others = gemm.adapters is not None and gemm.adapters.has_wholes
+    return isinstance(gemm.matrix, ScaledMatrix) and not has_others
+
+
+def scale_in(kind: str) -> float | None:
     """Return the scale that a form has for all rows, if it has one."""
     _, *numbers = kind.split()
     return float.fromhex(numbers[0]) if numbers else None

@@ -163,8 +163,13 @@ class TorchBackend:
             raise NoAdaptersError(f"{NO_ADAPTERS} where several ranks share a model")
         self._adapters, self._adapter_slots = adapters, {}
         self._interpreter = self._program(model, kept_layers, adapters, features)
+        if adapters is not None:
+            self._adapter_slots = self._empty_slots(adapters)
         self._model, self._further = model, {}
         self._layout, self._block_size = layout, block_size
+
+    def _empty_slots(self, adapters: AdapterSettings) -> AdapterSlots:
+        return {}
 
     def adapter(self, weights: AdapterWeights) -> TorchAdapter:
         if self._adapters is None:
@@ -339,6 +344,7 @@ class TorchBackend:
             if self._adapters is None or not 0 <= slot < self._adapters.slots:
                 raise ValueError(f"there is no slot {slot} for adapters")
             if adapter is None:
-                self._adapter_slots.pop(slot, None)
+                if slot in self._adapter_slots:
+                    del self._adapter_slots[slot]
             else:
                 self._adapter_slots[slot] = adapter, factor

@@ -130,29 +130,50 @@ def _select(run: Run, i: Instruction) -> None:
 
 def _norm(run: Run, i: Instruction) -> None:
     assert i.norm is not None
-    run[i.out] = ops.norm(run[i.x], i.norm)
+    leave(run, i, ops.norm(run[i.x], i.norm))
 
 
 def _prepare(run: Run, i: Instruction) -> None:
     assert i.prepared is not None
     x = run[i.x]
     x = x if i.norm is None else ops.norm(x, i.norm)
-    run.contents[i.prepared] = ops.formed(x, i.prepared.kind)
+    run.contents[i.prepared] = _matrix(i.matrix).formed(x)
+
+
+def leave(run: Run, i: Instruction, x: Tensor) -> None:
+    """Leave a result as rows, in the form that products read, or in both."""
+    if i.out is not None:
+        run[i.out] = x
+    if i.prepared is not None:
+        run.contents[i.prepared] = _matrix(i.matrix).formed(x)
 
 
 def _gemm(run: Run, i: Instruction) -> None:
-    matrix = _matrix(i.matrix)
-    if i.prepared is None:
-        x = run[i.x]
-        y = matrix.product(x, i.bias)
-    else:
-        x = run.contents[i.prepared]
-        y = matrix.product_of(x, i.bias)
+    y = multiplied(run, i)
     if i.low is not None:
         expand(y, i.bias, run[i.low], run.changes(i))
-        assert i.adapters is not None
-        if i.adapters.has_wholes:
-            replace_products(y, x, run.changes(i))
+        replace_wholes(run, i, y)
+    end_product(run, i, y)
+
+
+def multiplied(run: Run, i: Instruction) -> Tensor:
+    """Return the sums of a product."""
+    matrix = _matrix(i.matrix)
+    if i.prepared is None:
+        return matrix.product(run[i.x], i.bias)
+    return matrix.product_of(run.contents[i.prepared], i.bias)
+
+
+def replace_wholes(run: Run, i: Instruction, y: Tensor) -> None:
+    """Multiply rows with their adapters' own matrices instead, where a product may have any."""
+    assert i.adapters is not None
+    if i.adapters.has_wholes:
+        x = run[i.x] if i.prepared is None else run.contents[i.prepared]
+        replace_products(y, x, run.changes(i))
+
+
+def end_product(run: Run, i: Instruction, y: Tensor) -> None:
+    """Apply to the sums of a product what else it does, and leave the result."""
     y = _scaled(y, i.factor)
     y = ops.soft_cap(y, i.cap) if i.cap else y
     if i.gated:
@@ -193,7 +214,6 @@ def _rope(run: Run, i: Instruction) -> None:
 
 def _attention(run: Run, i: Instruction) -> None:
     assert i.attend is not None
-    assert i.out is not None
     q, k = run[i.x], run[i.y]
     q = q if i.attend.q_norm is None else ops.norm(q, i.attend.q_norm)
     k = k if i.attend.k_norm is None else ops.norm(k, i.attend.k_norm)
@@ -201,8 +221,8 @@ def _attention(run: Run, i: Instruction) -> None:
         q = run.rotate(q, i.attend.rope, i.attend.head_dim)
         k = run.rotate(k, i.attend.rope, i.attend.head_dim - i.attend.latent)
     out = attend(q, k, run[i.values], i.attend, run.batch)
-    space = i.out.buffer.space
-    run[i.out] = out if space == "Tokens" else out.index_select(0, run.rows(space))
+    space = i.made_space
+    leave(run, i, out if space == "Tokens" else out.index_select(0, run.rows(space)))
 
 
 def _convolve(run: Run, i: Instruction) -> None:
@@ -220,7 +240,7 @@ def _activate(run: Run, i: Instruction) -> None:
 
 def _gate(run: Run, i: Instruction) -> None:
     assert i.activation is not None
-    run[i.out] = ops.gate(run[i.x], run[i.y], i.activation)
+    leave(run, i, ops.gate(run[i.x], run[i.y], i.activation))
 
 
 def _add(run: Run, i: Instruction) -> None:
@@ -230,7 +250,7 @@ def _add(run: Run, i: Instruction) -> None:
 def _add_norm(run: Run, i: Instruction) -> None:
     assert i.norm is not None
     run[i.total] = total = run[i.x] + run[i.y]
-    run[i.out] = ops.norm(total, i.norm)
+    leave(run, i, ops.norm(total, i.norm))
 
 
 def _multiply(run: Run, i: Instruction) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.backends.base import Longs
+from octavo.backends.base import Ints, Longs
 from octavo.backends.step import NO_ADAPTER
 from octavo.backends.torch import experts, ops
-from octavo.backends.torch.adapters import Changed
+from octavo.backends.torch.adapters import Changed, TorchAdapter
 from octavo.backends.torch.attention import TorchBatch
 from octavo.distributed.communicator import Communicator
 from octavo.layers import Rope
@@ -25,16 +26,17 @@ class Run:
 
     batch: TorchBatch
     communicator: Communicator[Any] | None = None  # if several ranks share the model
-    contents: dict[Buffer | Prepared, Tensor] = field(default_factory=dict)
+    contents: dict[Buffer | Prepared, Any] = field(default_factory=dict)
     turns: dict[tuple[Rope, torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict)
     pairs: list[experts.Chosen] = field(default_factory=list)  # SortPairs writes both
     pair_weights: Tensor | None = None
     wanted: Tensor | None = None
     adapted: dict[Space, dict[int, Tensor]] = field(default_factory=dict)
+    by_kernels: dict[Space, Any] = field(default_factory=dict)  # rows whose adapters kernels add
 
     def __getitem__(self, value: Value | None) -> Tensor:
         assert value is not None
-        tensor = self.contents[value.buffer]
+        tensor: Tensor = self.contents[value.buffer]
         if value.width == value.buffer.width:
             return tensor
         return tensor[:, value.first : value.first + value.width]
@@ -73,22 +75,34 @@ class Run:
             (self.wanted,) = self.batch.buffers.home.upload([self._host_rows(space)])
         return self.wanted
 
-    def changes(self, i: Instruction) -> Changed:
+    def changes(
+        self, i: Instruction, leaves_out: Callable[[int], bool] = lambda slot: False
+    ) -> Changed:
         """Yield what adapters do to a product, its slot's factor, and the rows."""
         assert i.out is not None
         assert i.adapters is not None
         for slot, rows in self._adapted_rows(i.out.buffer.space).items():
-            if slot not in self.batch.adapter_slots:
-                raise ValueError(f"rows have the adapter of slot {slot}, in which there is none")
-            adapter, factor = self.batch.adapter_slots[slot]
-            yield adapter.products[i.adapters.number], factor, rows
+            adapter, factor = self.adapter_in(slot)
+            if not leaves_out(slot):
+                yield adapter.products[i.adapters.number], factor, rows
+
+    def adapter_in(self, slot: int) -> tuple[TorchAdapter, float]:
+        """Return the adapter of a slot that rows have, and its factor."""
+        if slot not in self.batch.adapter_slots:
+            raise ValueError(f"rows have the adapter of slot {slot}, in which there is none")
+        return self.batch.adapter_slots[slot]
+
+    def adapters_of(self, space: Space) -> Ints:
+        """Return the slots of the rows of a space; nothing if no row has an adapter."""
+        slots = self.batch.host.adapters
+        return slots if not len(slots) else slots[self._host_rows(space)]
 
     def _adapted_rows(self, space: Space) -> dict[int, Tensor]:
         """Return the rows of a space that have each slot's adapter, by the slot."""
         if not len(self.batch.host.adapters):
             return {}
         if space not in self.adapted:
-            slots = self.batch.host.adapters[self._host_rows(space)]
+            slots = self.adapters_of(space)
             used = sorted({*slots.tolist()} - {NO_ADAPTER})
             rows = self.batch.buffers.home.upload([np.flatnonzero(slots == s) for s in used])
             self.adapted[space] = dict(zip(used, rows, strict=True))

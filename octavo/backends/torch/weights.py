@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,9 +56,13 @@ class TorchMatrix:
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """Multiply rows, which take the form that the matrix reads."""
-        return self.product_of(ops.formed(x, self.kind), bias)
+        return self.product_of(self.formed(x), bias)
 
-    def product_of(self, formed: Tensor, bias: Tensor | None) -> Tensor:
+    def formed(self, x: Tensor) -> Any:
+        """Return rows in the form that its products read."""
+        return ops.formed(x, self.kind)
+
+    def product_of(self, formed: Any, bias: Tensor | None) -> Tensor:
         """Multiply rows that have the form already: the meaning of every other product."""
         if self.scales is None:
             return ops.linear(formed, self.values, bias)

@@ -6,13 +6,21 @@ rows as they are, which therefore need not be copied.
 
 from __future__ import annotations
 
-from octavo.program.listing import Buffer, Instruction, Listing, Prepared
+from collections.abc import Callable
+
+from octavo.program.listing import Buffer, Instruction, Listing, Op, Prepared
+
+# What may leave rows in the form of products too.
+_MAKERS: tuple[Op, ...] = ("Norm", "AddNorm", "Gate", "Attention")
 
 
-def prepare_products(listing: Listing) -> None:
-    """Insert a Prepare before the first product of each input and form."""
+def prepare_products(
+    listing: Listing, reads_prepared: Callable[[Instruction], bool] = lambda gemm: True
+) -> None:
+    """Insert a Prepare before the first product of each input and form, or of some products."""
     made: dict[tuple[Buffer, int, int, str], Prepared] = {}
-    for gemm in [i for i in listing if i.op == "Gemm"]:
+    products = [i for i in listing if i.op == "Gemm" and reads_prepared(i)]
+    for gemm in products:
         assert gemm.x is not None
         assert gemm.matrix is not None
         kind = gemm.matrix.kind
@@ -22,9 +30,8 @@ def prepare_products(listing: Listing) -> None:
             prepare = Instruction("Prepare", gemm.x, prepared=made[key], matrix=gemm.matrix)
             listing.insert(listing.index(gemm), prepare)
         gemm.prepared = made[key]
-    for gemm in listing:
-        if gemm.op == "Gemm":
-            listing.change(gemm, x=None)
+    for gemm in products:
+        listing.change(gemm, x=None)
 
 
 def norm_while_preparing(listing: Listing) -> None:
@@ -45,6 +52,27 @@ def norm_while_preparing(listing: Listing) -> None:
             reader.norm = norm.norm
             listing.change(reader, x=norm.x)
         listing.remove(norm)
+
+
+def prepare_while_making(listing: Listing) -> None:
+    """Let what makes rows leave them in the form of products, and as they are if these are read.
+
+    Norms of heads stay apart: the form is one of whole rows.
+    """
+    for prepare in [i for i in listing if i.op == "Prepare"]:
+        x = prepare.x
+        assert x is not None
+        maker = listing.maker(x)
+        if maker is None or maker.op not in _MAKERS or maker.prepared is not None:
+            continue
+        if maker.out is None or maker.out.key != x.key or prepare.norm is not None:
+            continue
+        if maker.norm is not None and (maker.norm.heads > 1 or maker.norm.weight_a_head):
+            continue
+        listing.remove(prepare)
+        maker.prepared, maker.matrix = prepare.prepared, prepare.matrix
+        if x.buffer.place == "Scratch" and not listing.readers(x.buffer):
+            listing.change(maker, out=None)
 
 
 def read_floats_in_place(listing: Listing) -> None:

@@ -18,9 +18,15 @@ from octavo.backends.torch.weights import TorchMatrix
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.program.listing import Listing, Op
+from octavo.program.passes.attention import take_into_attention
 from octavo.program.passes.experts import add_experts_apart
 from octavo.program.passes.fusion import FUSION, Pass, rewrite
-from octavo.program.passes.prepare import norm_while_preparing, prepare_products
+from octavo.program.passes.norms import norm_while_adding
+from octavo.program.passes.prepare import (
+    norm_while_preparing,
+    prepare_products,
+    prepare_while_making,
+)
 from octavo.program.recorder import record
 from tests.models.made_up import (
     CONFIGS,
@@ -46,6 +52,8 @@ MORE: dict[str, Any] = {
     "attention_multiplier": 0.3,
 }
 PASSES: tuple[Pass, ...] = (*FUSION, prepare_products, norm_while_preparing)
+# Those of a card whose products all read rows of eight bits.
+OF_CARDS = (take_into_attention, norm_while_adding, prepare_products, prepare_while_making)
 LENGTHS, SPLIT = (13, 7), 5  # two sequences, each computed in two steps
 
 
@@ -110,6 +118,10 @@ def test_no_pass_changes_a_bit_of_any_family(architecture: str) -> None:
         assert_equal(found, expected, last.__name__)
         found = model.interpret(model.record(last)) if last is not norm_while_preparing else found
         assert_equal(found, expected, f"{last.__name__} alone")
+    listing = model.record(*OF_CARDS)
+    made = {i.op for i in listing if i.prepared is not None} - {"Prepare", "Gemm"}
+    assert made & {"Norm", "AddNorm", "Gate", "Attention"}
+    assert_equal(model.interpret(listing), expected, "what is left in the form of products")
 
 
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Qwen2MoeForCausalLM"])

@@ -12,11 +12,12 @@ import torch
 
 from octavo.layers import Rope
 from octavo.layers.rope import plain
+from tests.gpu_blind.adapter_cases import Adapted, adapter_case
+from tests.gpu_blind.case import Case
 from tests.gpu_blind.cases import (
     BF16,
     FP32,
     Attention,
-    Case,
     add_norm_case,
     attention_case,
     changes_case,
@@ -29,12 +30,13 @@ from tests.gpu_blind.cases import (
 from tests.gpu_blind.compiled.compile import AmdFacts, Code, facts_of
 from tests.gpu_blind.compiled.executed import collecting, looked_at_for_amd
 from tests.gpu_blind.planted import SLOW, Bug, planted
+from tests.gpu_blind.rounded_cases import rounded_gate_case, rounded_norm_case
 
 # Of a block on the cards of a compute capability, as NVIDIA's programming guide has it.
 SHARED_BYTES = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
 AMD_SHARED_BYTES = 65_536  # of a work group on every card since CDNA
 # Registers that are spilled on AMD's cards, at most. Attention keeps sets of sums.
-AMD_SPILLS = {"attend_rows": 420, "attend_chunks": 28}
+AMD_SPILLS = {"attend_rows": 420, "attend_chunks": 30}
 SHORT_AMD_SPILLS = {"attend_rows": 820, "attend_chunks": 15}
 # Bytes that NVIDIA's assembler spills, at most: there it prefers two blocks at once.
 SPILLS = {("attend_rows", 120): 64}
@@ -52,6 +54,9 @@ SHAPE = Attention(
 )
 
 
+ADAPTED = Adapted(4096, (4096, 1024, 1024), ((16, 16, 16),), (0,) * 20, 16)
+
+
 class Claim(NamedTuple):
     """Bounds of a kernel's code that hold on every card."""
 
@@ -59,6 +64,7 @@ class Claim(NamedTuple):
     has_products: bool = False  # by tensor cores
     loads_early: bool = False  # by copies that the threads do not wait for
     loads_wide: bool = True  # 16 bytes at a time
+    loads_halves: bool = True  # some numbers one by one
 
 
 CLAIMS = {
@@ -75,6 +81,8 @@ CLAIMS = {
     "attend_chunks": Claim(168, has_products=True, loads_early=True),
     "merge_chunks": Claim(64),
     "round_rows": Claim(96),
+    "shrink_rows": Claim(80, has_products=True, loads_early=True, loads_halves=False),
+    "expand_rows": Claim(96, has_products=True, loads_halves=False),
 }
 # Of the same kernels where keys and values have eight bits.
 SHORT_CLAIMS = {
@@ -82,6 +90,15 @@ SHORT_CLAIMS = {
     "attend_rows": Claim(200, has_products=True, loads_early=True),
     "attend_chunks": Claim(200, has_products=True, loads_early=True),
     "merge_chunks": CLAIMS["merge_chunks"],
+}
+
+
+# Of the kernels that leave rows as codes.
+ROUNDED_CLAIMS = {
+    "normalise": Claim(64),
+    "add_and_normalise": Claim(64),
+    "gate_rows": Claim(64),
+    "merge_chunks": Claim(64),
 }
 
 
@@ -96,6 +113,7 @@ def large_cases() -> list[Case]:
         copies_case("of blocks", 65_536),
         rounding_case(BF16, "of each row", 4096),
         attention_case(BF16, "full", SHAPE),
+        adapter_case(BF16, "of queries, keys and values", ADAPTED),
     ]
 
 
@@ -117,6 +135,16 @@ def short_code_for(capability: int) -> dict[str, Code]:
     return found
 
 
+def rounded_cases() -> list[Case]:
+    """Return the sizes of a model of 8B whose products read codes, and a wide gate."""
+    return [
+        rounded_norm_case(BF16, "rms", 4096),
+        rounded_norm_case(BF16, "rms", 4096, adds=True),
+        attention_case(BF16, "alone", SHAPE._replace(rounds=True, sequences=((600, 1),))),
+        rounded_gate_case(BF16, width=14336),
+    ]
+
+
 def broken(
     name: str,
     code: Code,
@@ -135,6 +163,7 @@ def broken(
         "no product by tensor cores": claim.has_products and found.isdisjoint(PRODUCTS),
         "no load is early": claim.loads_early and "LDGSTS" not in found,
         "no load has 16 bytes": claim.loads_wide and not is_wide,
+        "numbers are loaded one by one": not claim.loads_halves and "LDG.E.U16" in facts.opcodes,
     }
     return [what for what, is_broken in said.items() if is_broken]
 
@@ -161,6 +190,16 @@ def test_every_claim_holds_for_eight_bits(capability: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", SHARED_BYTES)
+def test_every_claim_holds_where_rows_become_codes(capability: int) -> None:
+    code: dict[str, Code] = {}
+    for case in rounded_cases():
+        case.compute(collecting(capability, code))
+    found = {name: broken(name, code[name], capability, ROUNDED_CLAIMS) for name in ROUNDED_CLAIMS}
+    assert not {name: what for name, what in found.items() if what}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", SHARED_BYTES)
 @pytest.mark.parametrize(("dtype", "dim"), [(BF16, 256), (BF16, 512), (FP32, 128), (FP32, 256)])
 def test_wide_heads_fit_a_card(dtype: torch.dtype, dim: int, capability: int) -> None:
     """A launch that asks for more shared memory than there is fails."""
@@ -168,6 +207,18 @@ def test_wide_heads_fit_a_card(dtype: torch.dtype, dim: int, capability: int) ->
     found: dict[str, Code] = {}
     attention_case(dtype, "wide", shape).compute(collecting(capability, found))
     assert max(code.shared_bytes for code in found.values()) <= SHARED_BYTES[capability]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", SHARED_BYTES)
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_the_highest_ranks_fit_a_card(dtype: torch.dtype, capability: int) -> None:
+    shape = Adapted(4096, (1024,), ((256,),), (0,) * 20, 256)
+    found: dict[str, Code] = {}
+    adapter_case(dtype, "of high ranks", shape).compute(collecting(capability, found))
+    for code in found.values():
+        assert code.shared_bytes <= SHARED_BYTES[capability]
+        assert facts_of(code.cubin).stack <= (0 if dtype == BF16 else 8)
 
 
 @pytest.mark.slow
@@ -180,6 +231,17 @@ def test_the_code_for_amd_fits(target: str) -> None:
         assert found[name].spilled_registers <= AMD_SPILLS.get(name, 0), name
         assert found[name].shared_bytes <= AMD_SHARED_BYTES, name
         assert found[name].has_products or not claim.has_products, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_the_code_for_amd_fits_where_rows_become_codes(target: str) -> None:
+    found: dict[str, AmdFacts] = {}
+    for case in rounded_cases():
+        case.compute(looked_at_for_amd(target, found))
+    for name in ROUNDED_CLAIMS:
+        assert found[name].spilled_registers == 0, name
+        assert found[name].shared_bytes <= AMD_SHARED_BYTES, name
 
 
 @pytest.mark.slow

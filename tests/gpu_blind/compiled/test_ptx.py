@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
 
 from octavo.backends.cuda.kernels import paged
+from tests.gpu_blind.adapter_cases import Adapted, adapter_case, alone_and_among_others
+from tests.gpu_blind.case import Case
 from tests.gpu_blind.cases import (
     BF16,
     FP32,
     Attention,
-    Case,
     add_norm_case,
     attention_case,
     chunks_case,
@@ -20,14 +22,15 @@ from tests.gpu_blind.cases import (
     edges_case,
     norm_case,
     same_row_twice,
-    small_cases,
 )
 from tests.gpu_blind.compiled.executed import executing
 from tests.gpu_blind.compiled.ptx.memory import BoundsError, SharedRaceError
 from tests.gpu_blind.homes import Launched
 from tests.gpu_blind.near import assert_near, error_of
+from tests.gpu_blind.planted import OTHER_ORDER, planted
+from tests.gpu_blind.rounded_cases import ALONE, all_cases, rounded_norm_case
 
-CASES = small_cases()
+CASES = all_cases()
 
 
 @pytest.mark.slow
@@ -61,6 +64,16 @@ def test_a_row_has_the_same_bits_alone_in_its_step_and_among_others(
 ) -> None:
     one, other = same_row_twice(dtype, executing(capability), Attention(*shape))
     assert torch.equal(one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_what_an_adapter_adds_has_the_same_bits_at_every_place(
+    dtype: torch.dtype, capability: int
+) -> None:
+    first, *others = alone_and_among_others(dtype, executing(capability))
+    assert all(torch.equal(first, each) for each in others)
 
 
 def _without_barrier(kernel: str, number: int, ptx: str) -> str:
@@ -108,12 +121,27 @@ def _barriers(case: Case, kernel: str) -> int:
     [
         ("normalise", norm_case(BF16, "rms")),
         ("add_and_normalise", add_norm_case(BF16, "rms")),
+        ("add_and_normalise", rounded_norm_case(BF16, "rms", adds=True)),
+        ("merge_chunks", attention_case(BF16, "to codes", ALONE)),
+        ("shrink_rows", adapter_case(BF16, "of parts")),
+        ("expand_rows", adapter_case(BF16, "of parts")),
         ("best_of_part", draw_case("plain")),
         ("edge_of_row", edges_case("plain", 500)),
         ("attend_chunks", attention_case(BF16, "decode", Attention(sequences=((200, 1),)))),
         ("attend_rows", attention_case(BF16, "prompt", Attention(sequences=((200, 9),)))),
     ],
-    ids=["norm", "sum", "draw", "edges", "decode", "prompt"],
+    ids=[
+        "norm",
+        "sum",
+        "sum to codes",
+        "merge to codes",
+        "shrink",
+        "expand",
+        "draw",
+        "edges",
+        "decode",
+        "prompt",
+    ],
 )
 def test_a_missing_barrier_shows(kernel: str, case: Case) -> None:
     """Most barriers are needed; a few stand before anything is shared, or before another one."""
@@ -123,10 +151,26 @@ def test_a_missing_barrier_shows(kernel: str, case: Case) -> None:
 
 
 @pytest.mark.slow
-def test_copies_that_are_not_waited_for_show() -> None:
-    case = attention_case(BF16, "decode", Attention(sequences=((200, 1),)))
+@pytest.mark.parametrize(
+    "case",
+    [
+        attention_case(BF16, "decode", Attention(sequences=((200, 1),))),
+        adapter_case(BF16, "of many inputs", Adapted(inputs=1120)),
+    ],
+    ids=["decode", "adapters"],
+)
+def test_copies_that_are_not_waited_for_show(case: Case) -> None:
     try:
         error = error_of(case.compute(executing(80, waits=False)), case)
     except BoundsError:
         return
     assert not error <= case.tolerance
+
+
+@pytest.mark.slow
+def test_sums_in_another_order_show(tmp_path: Path) -> None:
+    """A thread that has more numbers side by side, to write their codes at once, adds up others."""
+    case = rounded_norm_case(FP32, "wide", 2048, has_floats=True)
+    assert_near(case.compute(executing(90)), case)
+    with planted(OTHER_ORDER, tmp_path):
+        assert not error_of(case.compute(executing(90)), case) <= case.tolerance

@@ -96,11 +96,11 @@ _is_paused = False
 def paused() -> Iterator[None]:
     """Watch nothing, for a step whose rows all have one cell because its numbers mean nothing."""
     global _is_paused
-    _is_paused = True
+    before, _is_paused = _is_paused, True
     try:
         yield
     finally:
-        _is_paused = False
+        _is_paused = before
 
 
 def install() -> None:

@@ -6,19 +6,19 @@ import pytest
 import torch
 
 from octavo.backends.cuda.kernels import paged
+from tests.gpu_blind.case import Case
 from tests.gpu_blind.cases import (
     BF16,
     FP32,
     Attention,
-    Case,
     chunks_case,
     same_row_twice,
-    small_cases,
 )
 from tests.gpu_blind.homes import Home, interpret
 from tests.gpu_blind.near import assert_near
+from tests.gpu_blind.rounded_cases import all_cases
 
-CASES = small_cases()
+CASES = all_cases()
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from octavo.backends.torch.backend import TorchBackend
 from octavo.models.build import bind
 from octavo.models.kv_layout import place_layers
 from octavo.models.llama import Llama
-from octavo.models.registry import FAMILIES
+from octavo.models.registry import FAMILIES, family_of
 from tests.api.tiny import make_model
 from tests.backends.cuda.on_fake import SIZE, accelerator_of, made
 from tests.backends.cuda.steps import rows_of
@@ -217,6 +217,38 @@ def test_a_layer_has_six_launches_beside_its_products() -> None:
     assert [each for each in layer if each not in ("aten.mm", "aten.constant_pad_nd")] == LAUNCHES
 
 
+def eight_bit_layer(directory: Path, positions: int) -> list[str]:
+    """Return what a layer of FP8 submits in a decode step, of so many positions at most."""
+    opened = write_pair(directory, FORMATS["rows"], **EIGHT_BIT_SIZES).stored
+    backend = CudaBackend(
+        FakeAccelerator(), "bfloat16", has_kernels=True, captures=True, activations="dynamic"
+    )
+    model = family_of(opened.architecture)(opened.spec)
+    bind(model, backend, opened.weights)
+    backend.prepare(model, place_layers(model), 16)
+    sizes = {"positions": positions, "vocabulary": opened.spec.vocabulary, "rows": 1}
+    with sanitizer.paused():
+        backend.reserve(msgspec.structs.replace(SMALL, **sizes), 0)
+    backend.make_cache(4)
+    assert backend._graphs is not None
+    (graph,) = backend._graphs.captured.values()
+    assert isinstance(graph, FakeGraph)
+    first, second = (n for n, name in enumerate(graph.names) if name == "attend_chunks")
+    return graph.names[first:second]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("positions", "rounding"), [(8192, []), (8208, ["round_rows"])])
+def test_products_of_eight_bits_have_no_launches_beside_them(
+    positions: int, rounding: list[str], tmp_path: Path
+) -> None:
+    """Rows are rounded by what makes them; those of long attention by a launch of its own."""
+    layer = eight_bit_layer(tmp_path, positions)
+    assert layer.count("aten._scaled_mm") == 4
+    others = [each for each in layer if each != "aten._scaled_mm"]
+    assert others == [*LAUNCHES[:2], *rounding, *LAUNCHES[2:]]
+
+
 @pytest.mark.parametrize("window", [0, 5, 600])
 def test_the_device_plans_the_chunks_that_the_host_would(window: int) -> None:
     positions = np.array([0, 511, 512, 5000, 1023, 77], np.int32)
@@ -291,13 +323,21 @@ def test_a_row_has_the_same_bits_alone_and_among_others_and_in_chunks() -> None:
 def test_products_of_a_card_read_the_rows_that_a_kernel_rounds(
     activations: str, tmp_path: Path
 ) -> None:
-    """The kernel's codes are those of torch's operations, and so are the logits."""
+    """The kernel's codes are those of torch's operations, and so are the logits.
+
+    Their bits are those of kernels that round apart.
+    """
     opened = write_pair(tmp_path, FORMATS["matrix"], **EIGHT_BIT_SIZES).stored
     usual, backend = (
         CudaBackend(FakeAccelerator(), "bfloat16", has_kernels=each, activations=activations)
         for each in (False, True)
     )
-    expected, found = logits_of(opened, usual), logits_of(opened, backend)
+    apart = CudaBackend(FakeAccelerator(), "bfloat16", has_kernels=True, activations=activations)
+    apart._last_passes = ()
+    expected, found, alike = (logits_of(opened, each) for each in (usual, backend, apart))
+    np.testing.assert_array_equal(alike, found)
     launched = Counter(note.detail for note in accelerator_of(backend).log if note.what == "launch")
-    assert launched["round_rows"] == 2 * 4
+    assert launched["round_rows"] == 2  # those of attention, in a step with prompts
+    notes = (note.detail for note in accelerator_of(apart).log if note.what == "launch")
+    assert Counter(notes)["round_rows"] == 2 * 4
     assert np.abs(found - expected).max() <= 0.05 * np.abs(expected).max()

@@ -12,29 +12,45 @@ import triton.language as tl
 from triton.runtime.errors import InterpreterError
 
 from octavo.backends.cuda.kernels import paged
-from tests.gpu_blind.cases import chunks_case, small_cases
+from tests.gpu_blind.cases import chunks_case
 from tests.gpu_blind.homes import Home, interpret
 from tests.gpu_blind.interpreted.sanitizer import BoundsError, RaceError
 from tests.gpu_blind.near import error_of
 from tests.gpu_blind.planted import ALONE, BOUNDS, RACES, WRONG, Bug, planted
+from tests.gpu_blind.rounded_cases import all_cases
+
+# Modules whose bugs show in the cases of other kernels.
+_OTHERS = {
+    "adapter_slots": ("adapters",),
+    "place": ("attention",),
+    "paged": ("attention to codes",),
+    "eight_bits": ("rounding",),
+    "rounding": ("rounding", "norm to codes", "gate to codes"),
+}
 
 
 def _names(bugs: list[Bug]) -> list[str]:
     return [bug.name for bug in bugs]
 
 
+def _cause_of(found: BaseException) -> BaseException | None:
+    """Return what went wrong in a function of a kernel, or in one that it calls."""
+    cause = found.__cause__
+    return _cause_of(cause) if isinstance(cause, InterpreterError) else cause
+
+
 def _first_finding(bug: Bug, directory: Path) -> BaseException | str | None:
     """Return how the first case that notices a bug does so."""
     kernel = bug.module.__name__.rpartition(".")[2]
-    kernel = {"place": "attention", "eight_bits": "rounding"}.get(kernel, kernel)
+    kernels = _OTHERS.get(kernel, (kernel,))
     with planted(bug, directory):
-        for case in small_cases():
-            if not case.name.startswith(kernel):
+        for case in all_cases():
+            if not case.name.startswith(kernels):
                 continue
             try:
                 error = error_of(case.compute(Home(interpret)), case)
             except InterpreterError as found:
-                return found.__cause__
+                return _cause_of(found)
             if not error <= case.tolerance:
                 return f"wrong in {case.name}"
     return None

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from octavo.backends.cuda.kernels.eight_bits import SHIFT, floats_of, scale_of
+from octavo.backends.cuda.kernels.rounding import write_results
 
 CHUNK = 512  # positions; so 64 sequences of 4,096 positions and 8 KV heads are 4,096 programs
 KEYS = 64  # positions that are multiplied at once, at most
@@ -41,7 +42,7 @@ def _exponents(
 
 
 @triton.jit
-def _product(x, y, exact: tl.constexpr):
+def product(x, y, exact: tl.constexpr):
     """Return a product whose numbers of float32, if they are such, keep all their bits."""
     return tl.dot(x, y, input_precision="ieee") if exact else tl.dot(x, y)
 
@@ -107,7 +108,7 @@ def _chunk(
         k = tl.load(keys + offsets, mask=loaded, other=0.0)
         if is_short:
             k = floats_of(k, q.dtype)
-        scores = _product(q, tl.trans(k), exact) * scale
+        scores = product(q, tl.trans(k), exact) * scale
         if is_short:  # a power of two changes no bit of a sum
             scores *= scale_of(of_keys.to(tl.int32), shift)[None, :]
         scores = _of_seen(scores, positions, at, first, last, softcap, window)
@@ -122,7 +123,7 @@ def _chunk(
             of_keys, of_values = _exponents(start + num_keys, first, last, key_exponents,
                 value_exponents, table, block_stride, cell_stride // dim, block_size, num_keys,
             )  # fmt: skip
-        sums = sums * kept[:, None] + _product(shares.to(v.dtype), v, exact)
+        sums = sums * kept[:, None] + product(shares.to(v.dtype), v, exact)
         weights = weights * kept + tl.sum(shares, 1)
         m = higher
     return m, weights, sums
@@ -286,13 +287,22 @@ def merge_chunks(
     sinks,
     items,  # [rows, 3]: a row, its first chunk in the parts, how many there are; 0: it is none
     out,
+    codes,  # of whole rows alone
+    scales,
     dim,
+    scale,
+    inverse,
     per_kv: tl.constexpr,
     num_queries: tl.constexpr,
     block_dim: tl.constexpr,
     has_sinks: tl.constexpr,
+    form: tl.constexpr,
+    is_given: tl.constexpr,
 ):
-    """Write the attention of one row, for the queries of one KV head."""
+    """Write the attention of one row, for the queries of one KV head.
+
+    Whole rows are those of one KV head that has all queries, whose parts lie in the same order.
+    """
     item, kv_head, kv_heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     row = tl.load(items + item * 3).to(tl.int64)
     begin, count = tl.load(items + item * 3 + 1).to(tl.int64), tl.load(items + item * 3 + 2)
@@ -309,5 +319,8 @@ def merge_chunks(
         chunk_sums = tl.load(part_sums + place[:, None] * dim + d, mask=is_number, other=0.0)
         m, weights, sums = _merged(m, weights, sums, chunk_m, chunk_weights, chunk_sums)
     found = sums / tl.where(is_query & (count > 0), weights, 1.0)[:, None]
-    place = out + (row * kv_heads * per_kv + head[:, None]) * dim + d
-    tl.store(place, found.to(out.dtype.element_ty), mask=is_number)
+    found = tl.where(is_number, found, 0.0).to(out.dtype.element_ty)
+    write_results(
+        *(found, out, codes, scales, row, kv_heads * per_kv * dim),
+        *(head[:, None] * dim + d, is_number, scale, inverse, form, is_given),
+    )

@@ -19,8 +19,13 @@ SHIFT = tl.constexpr(8)
 
 @triton.jit
 def exponent_of(values):
-    """Return the exponent, biased by 127, of the scale of a vector of float32; 255 for a NaN."""
+    """Return the exponent, biased by 127, of the scale of a vector of float32; 255 for a NaN.
+
+    A vector may be a tile.
+    """
     sizes = values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    if len(values.shape) > 1:
+        sizes = tl.max(sizes, 1)
     largest = tl.max(sizes, 0)  # of integers, of which a NaN is the largest
     exponent = tl.maximum(((largest + 0x1FFFFF) >> 23) - 8, 1)
     return tl.where(largest >= 0x7F800000, 255, exponent)

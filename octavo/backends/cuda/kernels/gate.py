@@ -7,8 +7,12 @@ import triton.language as tl
 from torch import Tensor
 
 from octavo.backends.cuda.accelerator import Accelerator
+from octavo.backends.cuda.kernels.rounding import Results, write_results
 
 _BLOCK = 1024  # columns of a program: 8 numbers in each thread of 4 warps, a load of 16 bytes
+# Of whole rows, whose largest number their scale depends on: columns that a warp has, which are 32
+# in each thread, and the most warps of a program.
+_OF_WARP, _MOST_WARPS = 1024, 32
 
 
 @triton.jit
@@ -42,13 +46,20 @@ def gate_rows(
     gates,
     ups,
     out,
+    codes,  # of whole rows alone
+    scales,
     gates_stride,  # numbers from a row to the next
     ups_stride,
     width,
+    scale,
+    inverse,
     block: tl.constexpr,
     activation: tl.constexpr,
+    form: tl.constexpr,
+    is_given: tl.constexpr,
 ):
-    """Write the products of one part of one row."""
+    """Write the products of one part of one row, or of all of it."""
+    kind: tl.constexpr = gates.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * block + tl.arange(0, block)
     inside = at < width
@@ -60,21 +71,36 @@ def gate_rows(
         product = (up + 1) * gate * sigmoid(gate * 1.702)
     else:
         # Rounded between, as the two operations that this replaces round.
-        product = activated(gate, activation).to(out.dtype.element_ty).to(tl.float32) * up
-    tl.store(out + row * width + at, product.to(out.dtype.element_ty), mask=inside)
+        product = activated(gate, activation).to(kind).to(tl.float32) * up
+    write_results(
+        *(product.to(kind), out, codes, scales, row, width, at, inside),
+        *(scale, inverse, form, is_given),
+    )
 
 
 def gate(gates: Tensor, ups: Tensor, activation: str, home: Accelerator) -> Tensor:
     """Return activation(gates) · ups; both may be some columns of wider rows."""
+    out = gates.new_empty(gates.shape)
+    gate_into(Results(out), gates, ups, activation, home)
+    return out
+
+
+def gate_into(
+    results: Results, gates: Tensor, ups: Tensor, activation: str, home: Accelerator
+) -> None:
+    """Write activation(gates) · ups."""
     rows, width = gates.shape
-    out = gates.new_empty(rows, width)
+    block, warps = _BLOCK, 4
+    if results.codes is not None:
+        block = triton.next_power_of_2(width)
+        warps = min(max(block // _OF_WARP, 4), _MOST_WARPS)
     home.launch(
         gate_rows,
-        (rows, triton.cdiv(width, _BLOCK)),
-        (gates, ups, out),
-        (gates.stride(0), ups.stride(0), width),
-        block=_BLOCK,
+        (rows, triton.cdiv(width, block)),
+        (gates, ups, *results.tensors(gates)),
+        (gates.stride(0), ups.stride(0), width, *results.numbers),
+        block=block,
         activation=activation,
-        num_warps=4,
+        num_warps=warps,
+        **results.constants,
     )
-    return out

@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from octavo.backends.cuda.accelerator import Accelerator
+from octavo.backends.cuda.kernels.rounding import Results, write_results
 from octavo.program.listing import Norm
 
 # A program of 4 warps keeps 32 numbers of 4,096 in each thread's registers; wider rows get 8 warps.
@@ -52,15 +53,21 @@ def normalise(
     weight,
     bias,
     out,
+    codes,  # of whole rows alone
+    scales,
     stride,  # numbers from a row of x to the next
     width,
     eps,
     offset,
+    scale,
+    inverse,
     block: tl.constexpr,  # the power of two at or above width
     is_rms: tl.constexpr,
     has_bias: tl.constexpr,
     has_offset: tl.constexpr,
     weight_a_head: tl.constexpr,
+    form: tl.constexpr,
+    is_given: tl.constexpr,
 ):
     """Write the normalised values of one head of one row."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -68,13 +75,15 @@ def normalise(
     inside = at < width
     values = tl.load(x + row * stride + head * width + at, mask=inside, other=0.0).to(tl.float32)
     first = head * width if weight_a_head else 0
-    kind: tl.constexpr = out.dtype.element_ty
+    kind: tl.constexpr = x.dtype.element_ty
     values = normalised(
         *(values, at, inside, weight + first, bias + first, width, eps, offset),
         *(kind, is_rms, has_bias, has_offset),
     )
-    place = out + (row * tl.num_programs(1) + head) * width + at
-    tl.store(place, values.to(out.dtype.element_ty), mask=inside)
+    write_results(
+        *(values.to(kind), out, codes, scales, row * tl.num_programs(1) + head, width, at, inside),
+        *(scale, inverse, form, is_given),
+    )
 
 
 @triton.jit
@@ -85,15 +94,21 @@ def add_and_normalise(
     bias,
     total,
     out,
+    codes,
+    scales,
     x_stride,  # numbers from a row to the next
     y_stride,
     width,
     eps,
     offset,
+    scale,
+    inverse,
     block: tl.constexpr,  # the power of two at or above width
     is_rms: tl.constexpr,
     has_bias: tl.constexpr,
     has_offset: tl.constexpr,
+    form: tl.constexpr,
+    is_given: tl.constexpr,
 ):
     """Write the sum of a row of x and one of y, and its normalised values."""
     row = tl.program_id(0).to(tl.int64)
@@ -101,45 +116,54 @@ def add_and_normalise(
     inside = at < width
     values = tl.load(x + row * x_stride + at, mask=inside, other=0.0).to(tl.float32)
     values += tl.load(y + row * y_stride + at, mask=inside, other=0.0).to(tl.float32)
-    kind: tl.constexpr = out.dtype.element_ty
+    kind: tl.constexpr = x.dtype.element_ty
     # Rounded, since what is normalised is the sum that later operations read.
     summed = values.to(kind)
-    place = row * width + at
-    tl.store(total + place, summed, mask=inside)
+    tl.store(total + row * width + at, summed, mask=inside)
     values = normalised(
         *(summed.to(tl.float32), at, inside, weight, bias, width, eps, offset),
         *(kind, is_rms, has_bias, has_offset),
     )
-    tl.store(out + place, values.to(kind), mask=inside)
+    write_results(
+        *(values.to(kind), out, codes, scales, row, width, at, inside),
+        *(scale, inverse, form, is_given),
+    )
 
 
 def norm(x: Tensor, kind: Norm, home: Accelerator) -> Tensor:
     """Return normalised rows; x may be some columns of wider rows."""
-    width = x.shape[1] // kind.heads
     out = x.new_empty(x.shape)
-    home.launch(
-        normalise,
-        (len(x), kind.heads),
-        (x, *_factors(kind), out),
-        (x.stride(0), width, kind.eps, kind.offset),
-        weight_a_head=kind.weight_a_head,
-        **_constants(width, kind),
-    )
+    norm_into(Results(out), x, kind, home)
     return out
 
 
-def add_norm(x: Tensor, y: Tensor, kind: Norm, home: Accelerator) -> tuple[Tensor, Tensor]:
-    """Return sums of rows, and these normalised; x and y may be some columns of wider rows."""
+def norm_into(results: Results, x: Tensor, kind: Norm, home: Accelerator) -> None:
+    """Write rows, or heads of rows, once they are normalised."""
+    width = x.shape[1] // kind.heads
+    home.launch(
+        normalise,
+        (len(x), kind.heads),
+        (x, *_factors(kind), *results.tensors(x)),
+        (x.stride(0), width, kind.eps, kind.offset, *results.numbers),
+        weight_a_head=kind.weight_a_head,
+        **_constants(width, kind),
+        **results.constants,
+    )
+
+
+def add_norm_into(results: Results, x: Tensor, y: Tensor, kind: Norm, home: Accelerator) -> Tensor:
+    """Return sums of rows, and write these normalised; x and y may be columns of wider rows."""
     width = x.shape[1]
-    total, out = x.new_empty(x.shape), x.new_empty(x.shape)
+    total = x.new_empty(x.shape)
     home.launch(
         add_and_normalise,
         (len(x),),
-        (x, y, *_factors(kind), total, out),
-        (x.stride(0), y.stride(0), width, kind.eps, kind.offset),
+        (x, y, *_factors(kind), total, *results.tensors(x)),
+        (x.stride(0), y.stride(0), width, kind.eps, kind.offset, *results.numbers),
         **_constants(width, kind),
+        **results.constants,
     )
-    return total, out
+    return total
 
 
 def _factors(kind: Norm) -> tuple[Tensor, Tensor]:

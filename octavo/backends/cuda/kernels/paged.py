@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from octavo.backends.cuda.kernels.attention import (
 )
 from octavo.backends.cuda.kernels.eight_bits import as_card_reads
 from octavo.backends.cuda.kernels.place import all_of, place
+from octavo.backends.cuda.kernels.rounding import Results, round_into
 from octavo.backends.step import HostBatch
 from octavo.backends.torch.attention import LayerCells
 from octavo.program.listing import Attend
@@ -37,6 +39,10 @@ _MOST_QUERIES = 32  # of one program of a prompt, unless a row has more in a KV 
 _PROMPT_WARPS, _ROW_WARPS = 8, 4
 # Of a launch over chunks, at most: more than any card runs at once. Each computes several chunks.
 _MOST_PROGRAMS = 2048
+# Of a row that one program merges to round it, whose parts come to one processor alone: at some
+# 100 GB/s, 16 KiB of a chunk take less time than a further launch while there are not more.
+_MOST_MERGED = 16
+_OF_WARP, _MOST_MERGING_WARPS = 512, 16  # numbers of whole rows that a warp merges
 
 
 @dataclass
@@ -180,65 +186,130 @@ def attend(
 
     `turns` are the tables of the layer's rotation, if it has one.
     """
+    out = q.new_empty(len(q), layer.heads * layer.head_dim)
+    attend_into(Results(out), q, k, v, layer, batch, turns)
+    return out
+
+
+def attend_into(
+    results: Results,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layer: Attend,
+    batch: DeviceBatch,
+    turns: tuple[Tensor, Tensor] | None = None,
+) -> None:
+    """Write the new K and V to their cells too, and the attention to its results.
+
+    Rows are rounded by the programs that merge their chunks, if one has all heads of a row.
+    """
     group, index = layer.place
     cells = batch.buffers.layers[group][index]
     paged = batch.paged
     q = place(q, k, v, layer, turns, cells, batch.row_cells[group], paged.home)
-    per_kv = layer.heads // layer.kv_heads
-    num_rows = max(1, _MOST_QUERIES // per_kv)
-    work = paged.work(layer, num_rows)
-    out = torch.empty_like(q)
-    table = paged.tables[group]
-    numbers = (
-        *(q.stride(0), table.stride(0), cells.keys.stride(0), cells.keys.stride(1)),
-        batch.buffers.block_size,
-        *(layer.scale, layer.softcap, layer.window, layer.head_dim),
-    )
-    sinks = paged.positions if layer.sinks is None else layer.sinks
-    has_sinks = layer.sinks is not None
-    tiles = _tiles(q, layer, cells)
-    sizes = {"per_kv": per_kv, "block_dim": tiles["block_dim"]}
+    num_rows = max(1, _MOST_QUERIES // (layer.heads // layer.kv_heads))
+    work, table = paged.work(layer, num_rows), paged.tables[group]
+    merges_rows = results.codes is not None and work.prompts is None and _is_short(layer, batch)
+    out = results.floats
+    if out is None and not merges_rows:
+        out = torch.empty_like(q)
     kept = (as_card_reads(each, paged.home) for each in all_of(cells)[:2])
-    read = (q, *kept, *all_of(cells)[2:], table, paged.positions)
+    launches = _Launches(
+        home=paged.home,
+        layer=layer,
+        read=(q, *kept, *all_of(cells)[2:], table, paged.positions),
+        numbers=(
+            *(q.stride(0), table.stride(0), cells.keys.stride(0), cells.keys.stride(1)),
+            batch.buffers.block_size,
+            *(layer.scale, layer.softcap, layer.window, layer.head_dim),
+        ),
+        sinks=paged.positions if layer.sinks is None else layer.sinks,
+        tiles=_tiles(q, layer, cells),
+    )
     if work.prompts is not None:
-        paged.home.launch(
-            attend_rows,
-            (len(work.prompts), layer.kv_heads),
-            (*read, sinks, work.prompts, out),
-            numbers,
-            num_rows=num_rows,
-            num_queries=max(_LEAST_SIDE, triton.next_power_of_2(num_rows * per_kv)),
-            has_sinks=has_sinks,
-            num_warps=_PROMPT_WARPS if num_rows > 1 else _ROW_WARPS,
-            **tiles,
-        )
-    queries = max(_LEAST_SIDE, triton.next_power_of_2(per_kv))
+        assert out is not None
+        launches.prompts(work.prompts, num_rows, out)
     for chunks, rows in work.decodes:
+        launches.decodes(chunks, rows, results if merges_rows else Results(out))
+    if results.codes is not None and results.scales is not None and not merges_rows:
+        assert out is not None
+        round_into(results.codes, results.scales, out, results.scale, paged.home)
+
+
+class _Launches(NamedTuple):
+    """The launches of one attention, with what all of them read."""
+
+    home: Accelerator
+    layer: Attend
+    read: tuple[Tensor, ...]  # queries first
+    numbers: tuple[float, ...]
+    sinks: Tensor
+    tiles: dict[str, int]
+
+    @property
+    def per_kv(self) -> int:
+        return self.layer.heads // self.layer.kv_heads
+
+    @property
+    def has_sinks(self) -> bool:
+        return self.layer.sinks is not None
+
+    def prompts(self, items: Tensor, num_rows: int, out: Tensor) -> None:
+        """Write the attention of rows that have others of their sequence beside them."""
+        self.home.launch(
+            attend_rows,
+            (len(items), self.layer.kv_heads),
+            (*self.read, self.sinks, items, out),
+            self.numbers,
+            num_rows=num_rows,
+            num_queries=max(_LEAST_SIDE, triton.next_power_of_2(num_rows * self.per_kv)),
+            has_sinks=self.has_sinks,
+            num_warps=_PROMPT_WARPS if num_rows > 1 else _ROW_WARPS,
+            **self.tiles,
+        )
+
+    def decodes(self, chunks: Tensor, rows: Tensor, results: Results) -> None:
+        """Write the attention of rows that are alone; of whole rows where it becomes codes."""
+        layer, q = self.layer, self.read[0]
         count = len(chunks) - 1
         parts = _parts(count * layer.heads, layer.head_dim, q)
-        paged.home.launch(
+        self.home.launch(
             attend_chunks,
             (min(count, max(1, _MOST_PROGRAMS // layer.kv_heads)), layer.kv_heads),
-            (*read, chunks, *parts),
-            numbers,
-            num_queries=queries,
+            (*self.read, chunks, *parts),
+            self.numbers,
+            num_queries=max(_LEAST_SIDE, triton.next_power_of_2(self.per_kv)),
             num_warps=_ROW_WARPS,
-            **tiles,
+            **self.tiles,
         )
-        paged.home.launch(
+        is_whole = results.codes is not None
+        per_kv = layer.heads if is_whole else self.per_kv
+        queries = max(_LEAST_SIDE, triton.next_power_of_2(per_kv))
+        block_dim = self.tiles["block_dim"]
+        warps = min(max(queries * block_dim // _OF_WARP, 4), _MOST_MERGING_WARPS)
+        self.home.launch(
             merge_chunks,
-            (len(rows), layer.kv_heads),
-            (*parts, sinks, rows, out),
-            (layer.head_dim,),
+            (len(rows), layer.heads // per_kv),
+            (*parts, self.sinks, rows, *results.tensors(q)),
+            (layer.head_dim, *results.numbers),
+            per_kv=per_kv,
             num_queries=queries,
-            has_sinks=has_sinks,
-            num_warps=4,
-            **sizes,
+            block_dim=block_dim,
+            has_sinks=self.has_sinks,
+            num_warps=warps if is_whole else 4,
+            **results.constants,
         )
-    return out
 
 
-def _tiles(q: Tensor, layer: Attend, cells: LayerCells) -> dict[str, object]:
+def _is_short(layer: Attend, batch: DeviceBatch) -> bool:
+    """Return whether no row has more chunks than one program merges in a launch's time."""
+    table = batch.paged.tables[layer.place[0]]
+    most = table.shape[1] * batch.buffers.block_size
+    return min(layer.window or most, most) <= _MOST_MERGED * CHUNK
+
+
+def _tiles(q: Tensor, layer: Attend, cells: LayerCells) -> dict[str, int]:
     """Return the sizes and forms of tiles, which are constants of both kernels over keys."""
     block_dim = max(_LEAST_SIDE, triton.next_power_of_2(layer.head_dim))
     return {
