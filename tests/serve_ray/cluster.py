@@ -94,6 +94,11 @@ class Nodes:
         """Return how many nodes Ray knows to live; it learns of a lost one after a while."""
         return sum(bool(each["Alive"]) for each in self._ray.nodes())
 
+    def is_free(self) -> bool:
+        """Return whether Ray knows of no processor that is in use; it learns of each end later."""
+        free, total = self._ray.available_resources(), self._ray.cluster_resources()
+        return bool(free.get("CPU") == total.get("CPU"))
+
     def num_groups(self) -> int:
         """Return how many placement groups there are."""
         states = [each["state"] for each in self._ray.util.placement_group_table().values()]

@@ -112,6 +112,7 @@ def test_answers_are_those_of_one_process(cluster: Nodes, model: Path, ranks: in
 def check_freed(cluster: Nodes) -> None:
     wait_for(lambda: not actors(cluster), "no actor is left")
     wait_for(lambda: cluster.num_groups() == 0, "no place is kept")
+    wait_for(cluster.is_free, "all processors are free")
 
 
 def test_nothing_is_lost_with_a_stage_an_actor_an_engine_or_a_node(
