@@ -214,13 +214,13 @@ def jobs_of(
     return jobs
 
 
-def _breakers(asked: GenerationRequest) -> Sequence[str]:
+def _breakers(asked: GenerationRequest) -> list[str]:
     """Return the texts over which no repetition reaches, if the request has a penalty for some."""
     try:
         options = read_sampler_options(asked.sampling.get("sampler_options", SamplerOptions()))
     except RequestError:  # it is refused later, with all its parameters
         return []
-    return options.dry_sequence_breakers if options is not None and options.has_dry else []
+    return [*options.dry_sequence_breakers] if options is not None and options.has_dry else []
 
 
 async def _prepared(server: Server, asked: GenerationRequest, owner: str) -> list[PreparedPrompt]:

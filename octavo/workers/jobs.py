@@ -48,7 +48,7 @@ class PromptJob(Struct, frozen=True, kw_only=True):
     packed_ids: bytes = b""
     add_special_tokens: bool = True
     bad_words: list[str] = []  # tokenised each on its own
-    breakers: Sequence[str] = ()  # over which no repetition reaches, with DRY
+    breakers: list[str] = []  # over which no repetition reaches, with DRY
     prediction: str = ""  # a text that the answers may follow
     packed_prediction: bytes = b""  # its tokens instead
     keep_tokens: int | None = None  # of the prompt, at most
