@@ -129,7 +129,7 @@ def test_drafts_in_blocks_change_nothing(directory: Path, format_: str, ranks: i
         fit_dflash(calm, drafter)
     expected, _ = answers(calm, **FORMATS[format_])
     with (
-        mock.patch.object(DraftCounts, "_costs", return_value=(1.0, 0.0)),
+        mock.patch.object(DraftCounts, "_costs", return_value=None),
         mock.patch.object(AheadCounts, "_trees", trees_by(lambda _, each, *__: [3] * len(each))),
         mock.patch.object(AheadCounts, "learn"),
     ):
