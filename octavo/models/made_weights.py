@@ -66,7 +66,7 @@ def _drawn(name: str, rows: int, inputs: int, type_: TensorType) -> StoredRows:
     generator = np.random.default_rng(zlib.crc32(name.encode()))
     bound = math.sqrt(3 / inputs)
     numbers = generator.random(inputs + _STEP * (rows - 1), np.float32) * (2 * bound) - bound
-    stored = _as_stored(numbers.astype(np.float32), type_)
+    stored = _as_stored(numbers, type_)
     size = type_.block_bytes
     views = as_strided(stored, (rows, inputs * size), (_STEP * size, 1), writeable=False)
     return StoredRows(layout_of(type_), inputs, views)
