@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from octavo.bytecode import use_kept_bytecode
+
 if TYPE_CHECKING:
     from octavo.api.adapters import LoRARequest
     from octavo.api.async_llm import AsyncLLM
@@ -72,6 +74,9 @@ __all__ = [
     "ScoringRequestOutput",
     "StructuredOutputsParams",
 ]
+
+
+use_kept_bytecode()
 
 
 def __getattr__(name: str) -> Any:

@@ -83,6 +83,11 @@ def measured_kernels_file() -> Path:
     return cache_directory() / "kernels.jsonl"
 
 
+def bytecode_directory() -> Path:
+    """Return the directory in which the bytecode of this package is kept in one file."""
+    return cache_directory() / "bytecode"
+
+
 def packed_weights_directory() -> Path:
     """Return the directory of packed weights, where no other one is named."""
     return cache_directory() / "packed"

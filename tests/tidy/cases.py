@@ -107,6 +107,12 @@ SAFETY_CASES = (
     ),
     Case(safety_rules.no_code_as_data, ("import pickle",), ("import json",), "tests/sim/world.py"),
     Case(
+        safety_rules.no_code_as_data,
+        ("import pickle", "run = exec"),
+        ("import marshal",),
+        "octavo/bytecode.py",
+    ),
+    Case(
         safety_rules.environment_in_one_place,
         bad=(
             "import os\nHOME = os.environ['HOME']",
