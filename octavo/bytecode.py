@@ -6,7 +6,7 @@ Python has written are put together in Octavo's cache when a process ends. A mod
 there while its source has the time and the size that its bytecode is for, which is Python's own
 rule; all others are imported as always. A cache that cannot be read or written changes nothing but
 the time. As with Python's files, a user who may write it decides what this one runs: it is read
-only if it belongs to this user and nobody else may write it.
+only if it belongs to this user and others may not write it.
 """
 
 from __future__ import annotations
