@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -60,6 +61,8 @@ def main() -> int:
     parser.add_argument("--log", type=Path, help="where to keep the server's log")
     parser.add_argument("--model", help="a real model instead of the fake runner")
     given = parser.parse_args()
+    # A shell's background job ignores it, and so would the commands that are interrupted here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     kinds = [kind for kind in ALL_KINDS if given.only in kind.name]
     if given.list or not kinds:
         print("\n".join(kind.name for kind in kinds or ALL_KINDS))

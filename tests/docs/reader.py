@@ -33,7 +33,7 @@ _SERVE = re.compile(r"^(?:\w+=\S+ )*octavo (?:serve|route)\b")
 # Variables of `octavo serve`: a free port, and time enough on a busy machine.
 _OF_SERVERS = {"OCTAVO_PORT": "0", "OCTAVO_READY_SECONDS": "60"}
 # Commands that ask the server at the default port, unless they name another one.
-_ASKS_DEFAULT = re.compile(r"\boctavo (?:top|bench serve)\b(?! http://)")
+_ASKS_DEFAULT = re.compile(r"\boctavo (?:top|bench serve|explain)\b(?! http://)")
 
 
 class Reader:
@@ -71,7 +71,7 @@ class Reader:
             if _SERVE.search(command):
                 self._serve(command, block)
             else:
-                named = _ASKS_DEFAULT.sub(rf"\g<0> http://127.0.0.1:{DEFAULT_PORT}", command)
+                named = _ASKS_DEFAULT.sub(_with_address, command)
                 self._run(["bash", "-euo", "pipefail", "-c", self._with_ports(named)], block)
         return len(block.commands)
 
@@ -127,6 +127,12 @@ class Reader:
                 process.terminate()
         process.wait()
         drain.join()
+
+
+def _with_address(command: re.Match[str]) -> str:
+    """Return a command with the server's address, where it takes one."""
+    flag = " --url" if command[0].endswith("explain") else ""
+    return f"{command[0]}{flag} http://127.0.0.1:{DEFAULT_PORT}"
 
 
 def _drain(output: IO[str]) -> None:
