@@ -35,6 +35,7 @@ import uvloop
 
 from benchmarks.hostile.adapters.files import attack_by_files
 from benchmarks.hostile.calls import attack_calls
+from benchmarks.hostile.devices import attack_devices
 from benchmarks.hostile.events.readers import attack_readers
 from benchmarks.hostile.keeping import faults_of_keeping, pauses_of_keeping, settings_in
 from benchmarks.hostile.measured.attack import attack_measurements
@@ -95,6 +96,7 @@ def main() -> int:
             report["faults"] += attack_router(given.routed, Path(name) / "router", given.seed)
             report["faults"] += attack_readers(Path(name) / "events")
             report["faults"] += attack_measurements(Path(name), given.routed, given.seed)
+            report["faults"] += attack_devices(Path(name) / "devices", given.seed)
         if given.adapters and not given.only:
             report["adapters"] = attack_by_files(given.adapters, options, Path(name))
             for kind in ("faults", "pauses"):

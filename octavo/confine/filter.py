@@ -35,7 +35,7 @@ _FLAG_ALL_THREADS = 1
 _FLAG_KEEP_SPECULATION = 4  # else older kernels slow the whole process down
 
 # Classic BPF: load a word of seccomp_data, compare, return.
-_LOAD, _RETURN = 0x20, 0x06
+_LOAD, RETURN = 0x20, 0x06
 _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT = 0x15, 0x35, 0x45
 _AT_NUMBER, _AT_ARCHITECTURE, _AT_ARGUMENTS = 0, 4, 16
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
@@ -48,7 +48,9 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, value
 
 
-class _SockFprog(ctypes.Structure):
+class SockFprog(ctypes.Structure):
+    """A program as the kernel takes it: the number of its instructions, and their bytes."""
+
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
@@ -85,22 +87,22 @@ def _instructions(
     yield from _case(number_of(CLONE3), _refuse(errno.ENOSYS))
     for numbers, flags in OPENS_WITH_FLAGS.values():
         checks = [(_IF_ANY_BIT, 0, 1, _WRITES)] if may_read else []
-        body = [_load_argument(flags), *checks, _refuse(errno.EACCES), (_RETURN, 0, 0, _ALLOW)]
+        body = [_load_argument(flags), *checks, _refuse(errno.EACCES), (RETURN, 0, 0, _ALLOW)]
         yield from _case(number_of(numbers), *body)
     for numbers, index, or_zero in ON_ITSELF.values():
         allowed = (own_number, 0) if or_zero else (own_number,)
         checks = [(_IF_EQUAL, 0, 1, value) for value in allowed]
         body = [_load_argument(index)]
         for check in checks:
-            body += [check, (_RETURN, 0, 0, _ALLOW)]
+            body += [check, (RETURN, 0, 0, _ALLOW)]
         yield from _case(number_of(numbers), *body, _refuse(errno.EPERM))
-    body = [_load_argument(0), (_IF_ANY_BIT, 0, 1, _CLONE_THREAD), (_RETURN, 0, 0, _ALLOW)]
+    body = [_load_argument(0), (_IF_ANY_BIT, 0, 1, _CLONE_THREAD), (RETURN, 0, 0, _ALLOW)]
     yield from _case(number_of(CLONE), *body, _refuse(errno.EPERM))
     body = [_load_argument(1)]
     for value in _TERMINAL_INPUT:
         body += [(_IF_EQUAL, 0, 1, value), _refuse(errno.EPERM)]
-    yield from _case(number_of(IOCTL), *body, (_RETURN, 0, 0, _ALLOW))
-    yield _RETURN, 0, 0, _ALLOW
+    yield from _case(number_of(IOCTL), *body, (RETURN, 0, 0, _ALLOW))
+    yield RETURN, 0, 0, _ALLOW
 
 
 def _case(number: int | None, *body: Instruction) -> Iterator[Instruction]:
@@ -115,7 +117,7 @@ def _load_argument(index: int) -> Instruction:
 
 
 def _refuse(error: int) -> Instruction:
-    return _RETURN, 0, 0, _ERROR | error
+    return RETURN, 0, 0, _ERROR | error
 
 
 def why_unavailable() -> str | None:
@@ -136,7 +138,7 @@ def install_filter(*, may_read: bool, may_share: bool = False) -> str | None:
         return missing
     architecture = ARCHITECTURES[platform.machine()]
     program = make_filter(architecture, os.getpid(), may_read=may_read, may_share=may_share)
-    described = _SockFprog(len(program) // 8, program)
+    described = SockFprog(len(program) // 8, program)
     flags = _FLAG_ALL_THREADS | _FLAG_KEEP_SPECULATION
     return _call(architecture, _SET_MODE_FILTER, flags, ctypes.byref(described))
 

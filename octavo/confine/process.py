@@ -10,6 +10,7 @@ from importlib.machinery import BuiltinImporter, FrozenImporter
 from pathlib import Path
 
 from octavo.confine.filter import install_filter
+from octavo.confine.listeners import close_ports
 
 _WITHOUT_FILES = (BuiltinImporter, FrozenImporter)
 _OOM_SCORE_ADJ = 500  # the front end has 0, and prompt workers have 1000
@@ -44,8 +45,10 @@ def confine(*, may_read: bool, may_share: bool = False) -> str | None:
     What it has open stays usable; `may_read` permits it to open further files for reading, and
     `may_share` to make memory that it passes to a process it is connected to. Without the former no
     further module can be imported: the attempt is an ordinary ImportError, whose text names no path
-    of this machine. Return why the kernel does not support this, or None.
+    of this machine. Ports at which the process listens let no connection in any more. Return why
+    the kernel does not support this, or None.
     """
+    close_ports()
     missing = install_filter(may_read=may_read, may_share=may_share)
     if missing is None and not may_read:
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder in _WITHOUT_FILES]
