@@ -35,7 +35,7 @@ import uvloop
 
 from benchmarks.hostile.adapters.files import attack_by_files
 from benchmarks.hostile.calls import attack_calls
-from benchmarks.hostile.devices import attack_devices
+from benchmarks.hostile.devices.attack import attack_devices
 from benchmarks.hostile.events.readers import attack_readers
 from benchmarks.hostile.keeping import faults_of_keeping, pauses_of_keeping, settings_in
 from benchmarks.hostile.measured.attack import attack_measurements

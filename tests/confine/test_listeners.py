@@ -37,7 +37,7 @@ thread.join()
 print("confined", flush=True)
 for caller in accepted:
     caller.sendall(caller.recv(5))
-sys.stdin.readline()  # somebody has tried
+sys.stdin.readline()  # another has tried
 print(select.select([listening], [], [], 0)[0], flush=True)
 """
 TRIED_SECONDS = 0.3  # for a connection that is never made

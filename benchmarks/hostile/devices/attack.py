@@ -42,11 +42,11 @@ class Strangers:
         self.public: set[str] = set()
 
     def start(self) -> None:
-        """Begin to call."""
+        """Start the thread that calls whatever port it finds."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Hang up."""
+        """End the calls, and close all connections."""
         self._is_over.set()
         self._thread.join()
         for caller in self._callers:
