@@ -20,6 +20,7 @@ from octavo.backends.cuda.kernels import (
     draw,
     edges,
     eight_bits,
+    experts,
     gate,
     norm,
     paged,
@@ -29,7 +30,7 @@ from octavo.backends.cuda.kernels import (
 
 _numbers = itertools.count()
 # The modules that have imported functions of others by their names.
-_KERNELS = (attention, paged, place, rounding, draw, norm, gate, adapters)
+_KERNELS = (attention, paged, place, rounding, draw, norm, gate, adapters, experts)
 
 
 class Bug(NamedTuple):
@@ -180,6 +181,35 @@ WRONG = [
         "tl.load(addresses + (place - part) * 2 + 1), 8)",
     ),
     Bug("an adapter has 64 ranks", adapters, "range(0, filled, block_rank)", "range(0, 1)"),
+    Bug(
+        "an expert begins in the middle of the one before",
+        experts,
+        "expert * 2 * outputs * inputs",
+        "expert * outputs * inputs",
+    ),
+    Bug(
+        "ups of experts are their gates",
+        experts,
+        "weights + outputs * inputs, mask",
+        "weights, mask",
+    ),
+    Bug("an expert's bias is taken away", experts, "ups += tl.load(at", "ups -= tl.load(at"),
+    Bug("pairs have one weight", experts, "(sums * weight[:, None])", "(sums * 0.5)"),
+    Bug(
+        "weights are in the order of experts",
+        experts,
+        "tl.load(weights + pair, mask",
+        "tl.load(weights + first + t, mask",
+    ),
+    Bug("a pair is taken for a row", experts, "other=0) // top_k).to", "other=0) // 3).to"),
+    Bug(
+        "experts are added in the order of their choice",
+        experts,
+        "tl.min(tl.where(own > last, own, 0x7FFFFFFF), 0)",
+        "tl.load(places + row * top_k + _)",
+    ),
+    Bug("an expert is left out", experts, "for _ in range(top_k)", "for _ in range(top_k - 1)"),
+    Bug("rows that are none have experts", experts, "other=-1) >= 0)", "other=-1) >= -1)"),
     Bug("a given scale is left out", rounding, "codes_of(values * inverse)", "codes_of(values)"),
     Bug("a NaN is taken for a number", draw, "tl.where(is_finite == 0, -1, token)", "token"),
 ]
@@ -272,6 +302,9 @@ RACES = [
         "place = (tl.cast(item, tl.int64) * kv_heads + kv_head) * per_kv + r",
         "place = (tl.cast(item, tl.int64) * 0 + kv_head) * per_kv + r",
     ),
+    Bug("experts share a tile", experts, "begin // tile + expert, (", "begin // tile, ("),
+    Bug("experts share places", experts, "place = begin + tl.cumsum", "place = tl.cumsum"),
+    Bug("rows share a sum", experts, "tl.store(out + row * width + at", "tl.store(out + at"),
     Bug("rows share an edge", edges, "tl.store(edges + row, edge)", "tl.store(edges, edge)"),
     Bug(
         "changes go past their end",
@@ -287,6 +320,19 @@ BOUNDS = [
         adapters,
         "mask=is_row[:, None] & inside, other=0.0",
         "mask=is_row[:, None], other=0.0",
+    ),
+    Bug("a tile begins one pair late", experts, "+ 1, begin + done)", "+ 1, begin + done + 1)"),
+    Bug(
+        "experts read past their inputs",
+        experts,
+        "stride + k[None, :], mask=is_row[:, None] & inside",
+        "stride + k[None, :], mask=is_row[:, None]",
+    ),
+    Bug(
+        "an expert writes past its pairs",
+        experts,
+        "gated(gates, ups, activation, kind), mask=is_row[:, None] & is_output",
+        "gated(gates, ups, activation, kind), mask=is_output[None, :]",
     ),
     Bug(
         "a copy reads past the pool",
@@ -335,6 +381,12 @@ SLOW = [
         "        k = tl.zeros((num_keys, block_dim), keys.dtype.element_ty)\n"
         "        if start <= last - 1:\n"
         "            k = tl.load(keys + offsets, mask=loaded, other=0.0)\n",
+    ),
+    Bug(
+        "weights of experts are loaded one by one",
+        experts,
+        "weights = own + n[:, None] * inputs + k[None, :]",
+        "weights = own + n[:, None] * inputs + (k * 3 % inputs)[None, :]",
     ),
     Bug(
         "a sum loads single numbers",

@@ -21,6 +21,7 @@ from tests.gpu_blind.cases import (
     attention_case,
     small_cases,
 )
+from tests.gpu_blind.expert_cases import expert_cases
 from tests.gpu_blind.homes import Home
 
 
@@ -105,4 +106,4 @@ def rounded_cases() -> list[Case]:
 
 def all_cases() -> list[Case]:
     """Return the cases of all kernels."""
-    return [*small_cases(), *rounded_cases(), *adapter_cases()]
+    return [*small_cases(), *rounded_cases(), *adapter_cases(), *expert_cases()]

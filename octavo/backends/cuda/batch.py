@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, cast
 from octavo.backends.torch.attention import Tile, TorchBatch
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from octavo.backends.cuda.accelerator import Accelerator
     from octavo.backends.cuda.kernels.paged import PagedBatch
 
@@ -18,6 +20,9 @@ class DeviceBatch(TorchBatch):
     A tile that an item does not see changes no bit of its sums. Which tiles there are follows from
     positions, which the host knows.
     """
+
+    # The positions of rows, below 0 those of rows that are none; None: all are rows.
+    marks: Tensor | None = None
 
     @property
     def home(self) -> Accelerator:

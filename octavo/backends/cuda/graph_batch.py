@@ -106,6 +106,7 @@ class GraphBatch(DeviceBatch):
             types=torch.zeros_like(every),
             bounds=(),  # type: ignore[arg-type]
         )
+        made.marks = at
         made.prepare(at)
         return made
 

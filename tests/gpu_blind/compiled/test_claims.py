@@ -29,6 +29,7 @@ from tests.gpu_blind.cases import (
 )
 from tests.gpu_blind.compiled.compile import AmdFacts, Code, facts_of
 from tests.gpu_blind.compiled.executed import collecting, looked_at_for_amd
+from tests.gpu_blind.expert_cases import Mixed, mixture_case
 from tests.gpu_blind.planted import SLOW, Bug, planted
 from tests.gpu_blind.rounded_cases import rounded_gate_case, rounded_norm_case
 
@@ -54,6 +55,8 @@ SHAPE = Attention(
 )
 
 
+# A model of 30B with 128 experts has these widths; how many experts there are changes no code.
+MIXED = Mixed(64, 8, 2, 2048, 768)
 ADAPTED = Adapted(4096, (4096, 1024, 1024), ((16, 16, 16),), (0,) * 20, 16)
 
 
@@ -83,6 +86,10 @@ CLAIMS = {
     "round_rows": Claim(96),
     "shrink_rows": Claim(80, has_products=True, loads_early=True, loads_halves=False),
     "expand_rows": Claim(96, has_products=True, loads_halves=False),
+    "sort_pairs": Claim(104, loads_wide=False),
+    "gate_pairs": Claim(112, has_products=True, loads_early=True, loads_halves=False),
+    "weigh_pairs": Claim(144, has_products=True, loads_early=True),
+    "add_pairs": Claim(40),
 }
 # Of the same kernels where keys and values have eight bits.
 SHORT_CLAIMS = {
@@ -103,7 +110,7 @@ ROUNDED_CLAIMS = {
 
 
 def large_cases() -> list[Case]:
-    """Return the sizes of a model of 8B."""
+    """Return the sizes of a model of 8B, and of the experts of another one."""
     return [
         norm_case(BF16, "rms", width=4096),
         add_norm_case(BF16, "rms", width=4096),
@@ -114,6 +121,7 @@ def large_cases() -> list[Case]:
         rounding_case(BF16, "of each row", 4096),
         attention_case(BF16, "full", SHAPE),
         adapter_case(BF16, "of queries, keys and values", ADAPTED),
+        mixture_case(BF16, "of a model of 30B", MIXED),
     ]
 
 

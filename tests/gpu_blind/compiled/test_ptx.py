@@ -25,6 +25,7 @@ from tests.gpu_blind.cases import (
 )
 from tests.gpu_blind.compiled.executed import executing
 from tests.gpu_blind.compiled.ptx.memory import BoundsError, SharedRaceError
+from tests.gpu_blind.expert_cases import Mixed, mixture_case, one_row_in_batches
 from tests.gpu_blind.homes import Launched
 from tests.gpu_blind.near import assert_near, error_of
 from tests.gpu_blind.planted import OTHER_ORDER, planted
@@ -73,6 +74,16 @@ def test_what_an_adapter_adds_has_the_same_bits_at_every_place(
     dtype: torch.dtype, capability: int
 ) -> None:
     first, *others = alone_and_among_others(dtype, executing(capability))
+    assert all(torch.equal(first, each) for each in others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_what_experts_make_of_a_row_has_the_same_bits_at_every_place(
+    dtype: torch.dtype, capability: int
+) -> None:
+    first, *others = one_row_in_batches(dtype, executing(capability))
     assert all(torch.equal(first, each) for each in others)
 
 
@@ -125,6 +136,9 @@ def _barriers(case: Case, kernel: str) -> int:
         ("merge_chunks", attention_case(BF16, "to codes", ALONE)),
         ("shrink_rows", adapter_case(BF16, "of parts")),
         ("expand_rows", adapter_case(BF16, "of parts")),
+        ("sort_pairs", mixture_case(BF16, "of few rows", Mixed(experts=2, hidden=16, ffn=8))),
+        ("gate_pairs", mixture_case(BF16, "of few rows", Mixed(experts=2, hidden=160))),
+        ("weigh_pairs", mixture_case(BF16, "of few rows", Mixed(experts=2, ffn=160))),
         ("best_of_part", draw_case("plain")),
         ("edge_of_row", edges_case("plain", 500)),
         ("attend_chunks", attention_case(BF16, "decode", Attention(sequences=((200, 1),)))),
@@ -137,6 +151,9 @@ def _barriers(case: Case, kernel: str) -> int:
         "merge to codes",
         "shrink",
         "expand",
+        "sort",
+        "gates of experts",
+        "outputs of experts",
         "draw",
         "edges",
         "decode",
@@ -156,8 +173,9 @@ def test_a_missing_barrier_shows(kernel: str, case: Case) -> None:
     [
         attention_case(BF16, "decode", Attention(sequences=((200, 1),))),
         adapter_case(BF16, "of many inputs", Adapted(inputs=1120)),
+        mixture_case(BF16, "of many inputs", Mixed(rows=3, experts=2, hidden=320)),
     ],
-    ids=["decode", "adapters"],
+    ids=["decode", "adapters", "experts"],
 )
 def test_copies_that_are_not_waited_for_show(case: Case) -> None:
     try:

@@ -42,6 +42,19 @@ def activated(x, activation: tl.constexpr):
 
 
 @triton.jit
+def gated(gate, up, activation: tl.constexpr, kind: tl.constexpr):
+    """Return activation(gate) · up of numbers in float32, in the type of rows."""
+    if activation == "ClampedSwiglu":  # gpt-oss
+        gate = tl.minimum(gate, 7.0)
+        up = tl.minimum(tl.maximum(up, -7.0), 7.0)
+        product = (up + 1) * gate * sigmoid(gate * 1.702)
+    else:
+        # Rounded between, as the two operations that this replaces round.
+        product = activated(gate, activation).to(kind).to(tl.float32) * up
+    return product.to(kind)
+
+
+@triton.jit
 def gate_rows(
     gates,
     ups,
@@ -65,15 +78,9 @@ def gate_rows(
     inside = at < width
     gate = tl.load(gates + row * gates_stride + at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(ups + row * ups_stride + at, mask=inside, other=0.0).to(tl.float32)
-    if activation == "ClampedSwiglu":  # gpt-oss
-        gate = tl.minimum(gate, 7.0)
-        up = tl.minimum(tl.maximum(up, -7.0), 7.0)
-        product = (up + 1) * gate * sigmoid(gate * 1.702)
-    else:
-        # Rounded between, as the two operations that this replaces round.
-        product = activated(gate, activation).to(kind).to(tl.float32) * up
+    product = gated(gate, up, activation, kind)
     write_results(
-        *(product.to(kind), out, codes, scales, row, width, at, inside),
+        *(product, out, codes, scales, row, width, at, inside),
         *(scale, inverse, form, is_given),
     )
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from octavo.backends.cuda.batch import DeviceBatch
-from octavo.backends.cuda.kernels import adapters, gate, norm, paged
+from octavo.backends.cuda.kernels import adapters, experts, gate, norm, paged
 from octavo.backends.cuda.kernels.adapter_slots import (
     AdapterRows,
     SlotTables,
@@ -142,6 +142,15 @@ def _attention(run: Run, i: Instruction) -> None:
     leave(run, i, out.index_select(0, run.rows(space)))
 
 
+def _experts(run: Run, i: Instruction) -> None:
+    assert i.mixture is not None
+    if experts.refusal(i.mixture) is not None:
+        DEVICE_MEANINGS["Experts"](run, i)
+        return
+    batch = _batch_of(run)
+    run[i.out] = experts.mix(run[i.x], run[i.y], run[i.chosen], i.mixture, batch.home, batch.marks)
+
+
 def _room(like: Tensor, width: int, i: Instruction) -> Results:
     """Make room for what an instruction leaves of as many rows as another value has."""
     kind = None if i.prepared is None else i.prepared.kind
@@ -167,6 +176,7 @@ KERNEL_MEANINGS: Mapping[Op, Meaning] = {
     "AddNorm": _add_norm,
     "Gate": _gate,
     "Attention": _attention,
+    "Experts": _experts,
     "Shrink": _shrink,
     "Gemm": _gemm,
 }
