@@ -32,6 +32,7 @@ class Home(HostDevice):
     """A card that is the CPU; implements `octavo.backends.cuda.accelerator.Accelerator`."""
 
     name = "the CPU in place of a card"
+    compiles_kernels = True
 
     def __init__(
         self, run: Callable[[Launched], None], *, multiplies_eight_bits: bool = True

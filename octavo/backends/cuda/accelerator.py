@@ -35,6 +35,10 @@ class Accelerator(TensorDevice, Protocol):
     def multiplies_eight_bits(self) -> bool:
         """True if it has instructions for floats of eight bits (E4M3): products, conversions."""
 
+    @property
+    def compiles_kernels(self) -> bool:
+        """True if Triton compiles kernels for it."""
+
     def working(self) -> AbstractContextManager[None]:
         """Send the work of this thread to the card, with waits wherever they are needed."""
 

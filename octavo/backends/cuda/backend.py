@@ -26,10 +26,11 @@ from octavo.backends.cuda.meanings import DEVICE_MEANINGS
 from octavo.backends.cuda.products import (
     Rounding,
     ScaledExperts,
-    product_refusal,
     reads_codes,
     scaled_matrix,
+    trial_fault,
 )
+from octavo.backends.cuda.providers import Facts, report, select, select_copies, select_product
 from octavo.backends.cuda.sampler import DeviceRows, DeviceSampler, signed_keys
 from octavo.backends.cuda.steady import DevicePending, Drawing, Drawings, SteadyDraws
 from octavo.backends.cuda.weights import put, put_codes
@@ -42,9 +43,11 @@ from octavo.backends.torch.adapters import TorchAdapter, TorchChange
 from octavo.backends.torch.attention import AdapterSlots, Buffers, buffers_in
 from octavo.backends.torch.backend import NO_FLOATS, TorchBackend
 from octavo.backends.torch.footprint import kept_bytes, kv_pages
+from octavo.backends.torch.interpreter import Interpreter, Meaning
 from octavo.backends.torch.largest_step import largest_batch
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
-from octavo.layers import GateUpLinear, Linear, Module
+from octavo.layers import GateUpLinear, Linear, Model, Module
+from octavo.program.listing import Instruction
 from octavo.program.passes.attention import take_into_attention
 from octavo.program.passes.norms import norm_while_adding
 from octavo.program.passes.prepare import prepare_products, prepare_while_making
@@ -82,23 +85,36 @@ class CudaBackend(TorchBackend):
         self._drawings = Drawings()
         self._accelerator = self._home = accelerator
         self._sampler: DeviceSampler
-        self._has_kernels = has_kernels
+        self._facts = Facts.of(accelerator, dtype, asks_for_kernels=has_kernels)
         self._rounding: Rounding = eight_bits.rounded
         self._refusals: dict[tuple[int, int, bool], str] = {}  # of products of eight bits
-        if has_kernels:
-            from octavo.backends.cuda.kernels.meanings import KERNEL_MEANINGS
+        if self._facts.has_kernels:
             from octavo.backends.cuda.kernels.rounding import rounded
             from octavo.backends.cuda.kernels.sampler import KernelSampler
 
-            self._meanings, self._passes = KERNEL_MEANINGS, (take_into_attention,)
+            self._passes = (take_into_attention,)
             round_apart = partial(prepare_products, reads_prepared=reads_codes)
             self._last_passes = (norm_while_adding, round_apart, prepare_while_making)
             self._sampler = KernelSampler(accelerator)
             self._rounding = partial(rounded, accelerator)
         else:
             self._sampler = DeviceSampler(accelerator)
-        by = "kernels" if has_kernels else "operations of torch"
-        log.info("computing on %s, by %s", accelerator.name, by)
+        norms = select("Norm", self._facts)
+        by = "kernels" if norms.is_kernel else "operations of torch"
+        log.info("computing on %s, by %s: %s", accelerator.name, by, norms.reason)
+
+    def _program(self, model: Model, *given: Any, **named: Any) -> Interpreter:
+        made = super()._program(model, *given, **named)
+        report(made.instructions, self._facts)
+        return made
+
+    def _meaning_of(self, instruction: Instruction) -> Meaning:
+        plain = self._meanings[instruction.op]
+        if not select(instruction.op, self._facts, instruction).is_kernel:
+            return plain
+        from octavo.backends.cuda.kernels.meanings import KERNEL_MEANINGS
+
+        return KERNEL_MEANINGS.get(instruction.op, plain)
 
     def parameter(self, array: NDArray[Any]) -> Tensor:
         with self._accelerator.working():
@@ -129,7 +145,9 @@ class CudaBackend(TorchBackend):
         key = *shape, is_static
         if key not in self._refusals:
             home = self._accelerator
-            why = product_refusal(*shape, self.dtype, home, is_static=is_static)
+            provider, why = select_product(*shape, self._facts)[1:]
+            if provider == "scaled_mm":
+                why = trial_fault(*shape, home, is_static=is_static)
             self._refusals[key] = why
             if why:
                 kind = self._dtype_name
@@ -165,7 +183,7 @@ class CudaBackend(TorchBackend):
         return made
 
     def _empty_slots(self, adapters: AdapterSettings) -> AdapterSlots:
-        if not self._has_kernels:
+        if not select("Shrink", self._facts).is_kernel:
             return super()._empty_slots(adapters)
         from octavo.backends.cuda.kernels.adapter_slots import SlotTables
 
@@ -183,7 +201,7 @@ class CudaBackend(TorchBackend):
         batch = largest_batch(size, self._block_size, len(self._layout.windows))
         batch = self._with_adapter(batch)
         measured = self._thread.submit(self._growth, batch).result()
-        if self._has_kernels:
+        if self._facts.has_kernels:
             self._compile_what_is_left(size)
         if self._adapters is not None:
             self._adapter_slots = self._empty_slots(self._adapters)
@@ -208,7 +226,7 @@ class CudaBackend(TorchBackend):
 
     def _graph_refusal(self) -> str | None:
         assert self._interpreter is not None
-        return refusal(self._interpreter.instructions, has_kernels=self._has_kernels)
+        return refusal(self._interpreter.instructions, self._facts)
 
     def _begin_graphs(self) -> None:
         """Make the first graphs, in the thread of the steps; the others follow when needed."""
@@ -244,7 +262,7 @@ class CudaBackend(TorchBackend):
 
     def _with_adapter(self, batch: HostBatch) -> HostBatch:
         """Give all rows an adapter that changes nothing, if kernels add what adapters make."""
-        if self._adapters is None or not self._has_kernels:
+        if self._adapters is None or not select("Shrink", self._facts).is_kernel:
             return batch
         nothing = TorchAdapter((TorchChange(),) * len(self._adapted))
         slots = np.zeros(len(batch.token_ids), np.int32)
@@ -258,7 +276,8 @@ class CudaBackend(TorchBackend):
                 self._compute(programs, number, batch, np.zeros(len(batch.token_ids), np.int32))
 
     def _copy(self, buffers: Buffers, copies: Copies) -> None:
-        if not self._has_kernels:
+        sizes = [buffers.block_bytes(group) for group in range(len(buffers.blocks))]
+        if not select_copies(sizes, self._facts).is_kernel:
             super()._copy(buffers, copies)
             return
         from octavo.backends.cuda.kernels.copies import copy_in

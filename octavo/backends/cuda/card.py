@@ -77,6 +77,10 @@ class CudaAccelerator(Copies):
     def multiplies_eight_bits(self) -> bool:
         return torch.cuda.get_device_capability(self._index) >= (8, 9)
 
+    @property
+    def compiles_kernels(self) -> bool:
+        return torch.cuda.get_device_capability(self._index) >= (8, 0)
+
     @contextmanager
     def working(self) -> Iterator[None]:
         with torch.cuda.device(self._index), torch.inference_mode():

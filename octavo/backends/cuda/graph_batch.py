@@ -11,6 +11,7 @@ from torch import Tensor
 from octavo.backends.base import Ints
 from octavo.backends.cuda.batch import DeviceBatch
 from octavo.backends.cuda.filters import Filters
+from octavo.backends.cuda.providers import Facts, select
 from octavo.backends.step import NO_ROWS
 from octavo.backends.torch.attention import Buffers
 from octavo.program.listing import Instruction, Op
@@ -62,15 +63,12 @@ def operation_refusal(instructions: Sequence[Instruction]) -> str | None:
     return None if found is None else f"{found} depends on the rows of each step"
 
 
-def refusal(instructions: Sequence[Instruction], *, has_kernels: bool) -> str | None:
+def refusal(instructions: Sequence[Instruction], facts: Facts) -> str | None:
     """Return why a program's steps cannot be captured; None if they can."""
-    if not has_kernels:
-        return "attention by torch's operations depends on the positions of each step"
-    from octavo.backends.cuda.kernels.paged import refusal as refused
-
     for each in instructions:
-        if each.attend is not None and (why := refused(each.attend)) is not None:
-            return f"attention with {why} depends on the positions of each step"
+        if each.op == "Attention" and not (choice := select("Attention", facts, each)).is_kernel:
+            by = "attention by torch's operations depends on the positions of each step"
+            return f"{by} ({choice.reason})"
     return operation_refusal(instructions)
 
 

@@ -64,14 +64,14 @@ class CudaKind:
         if self._device == _FAKE:
             maker = Path(spec.origin).with_name("utils") / "backend_registration.py"
             if _FAKE_MAKER not in maker.read_text():
-                return Caps(f"PyTorch {_torch_version()} makes no fake devices", "install 2.13")
+                return Caps(f"PyTorch {_version('torch')} makes no fake devices", "install 2.13")
             return Caps()
         number = _num_cards()
         if not number and not any(each.exists() for each in _DRIVERS):
             return Caps("no NVIDIA card is found", "install its driver, or leave device='cuda' out")
         if "cuda: Optional[str] = None" in Path(spec.origin).with_name("version.py").read_text():
             return Caps(
-                f"PyTorch {_torch_version()} was built without CUDA",
+                f"PyTorch {_version('torch')} was built without CUDA",
                 "install its build for CUDA: pip install 'octavo[cuda]'",
             )
         if number and self._index >= number:
@@ -82,7 +82,10 @@ class CudaKind:
         return Caps()
 
     def report(self) -> list[Finding]:
-        return [Finding("cuda backend", f"PyTorch {_torch_version()}; {UNTRIED} (docs/gpu.md)")]
+        return [
+            Finding("cuda backend", f"PyTorch {_version('torch')}; {UNTRIED} (docs/gpu.md)"),
+            _kernels_found(),
+        ]
 
     def check(self, settings: BackendSettings, *, is_first: bool) -> None:
         check_kv_dtype(settings.kv_cache_dtype, "cuda")
@@ -211,10 +214,24 @@ def _captures(settings: BackendSettings) -> bool:
     return settings.cuda_kernels == "triton" and not settings.enforce_eager
 
 
-def _torch_version() -> str:
+def _kernels_found() -> Finding:
+    """Return what kernels compute if they are asked for, or that they cannot be."""
+    from importlib.metadata import PackageNotFoundError
+
+    from octavo.backends.cuda.providers import KERNELS
+
+    try:
+        found = _version("triton")
+    except PackageNotFoundError:
+        return Finding("cuda kernels", "none: Triton is not installed (pip install triton)")
+    what = ", ".join(KERNELS.values())
+    return Finding("cuda kernels", f"Triton {found}, for --cuda-kernels triton: {what}")
+
+
+def _version(package: str) -> str:
     from importlib.metadata import version
 
-    return version("torch")
+    return version(package)
 
 
 KIND = CudaKind()

@@ -22,7 +22,6 @@ from octavo.program.listing import Instruction
 
 # What rounds rows: to codes, and their scales [rows, 1].
 Rounding = Callable[[Tensor, float | None], tuple[Tensor, Tensor]]
-_UNIT = 16  # outputs and inputs are multiples of it, as the instructions need
 # Of the largest result: both sides are rounded to bfloat16, and a card may add up in fewer bits
 # than float32 has.
 _TOLERANCE = 2**-6
@@ -96,19 +95,11 @@ def scaled_matrix(made: TorchMatrix, rounding: Rounding) -> ScaledMatrix:
     return ScaledMatrix(made.values, *form, rounding, whole)
 
 
-def product_refusal(
-    outputs: int, inputs: int, dtype: torch.dtype, home: Accelerator, *, is_static: bool
-) -> str:
-    """Return why a card does not compute products of a shape; empty if it does.
+def trial_fault(outputs: int, inputs: int, home: Accelerator, *, is_static: bool) -> str:
+    """Return what is wrong with a card's products of a shape; empty if nothing is.
 
     Where rows have one scale for all, there are products by one scale of each side too.
     """
-    if not home.multiplies_eight_bits:
-        return "the card has no products of FP8, as those before sm_89"
-    if dtype != torch.bfloat16:
-        return "products of FP8 are made in bfloat16"
-    if outputs % _UNIT or inputs % _UNIT:
-        return f"products of FP8 have multiples of {_UNIT} outputs and inputs"
     try:
         forms = (False, True) if is_static else (False,)
         found = [_fault(outputs, inputs, home, is_whole=each) for each in forms]

@@ -40,7 +40,7 @@ from octavo.backends.torch.sampling.step_sampler import StepSampler
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix, rounded_form
 from octavo.distributed.communicator import Communicator
 from octavo.layers import DraftBlock, GateUpLinear, HiddenStates, Linear, Model, Module
-from octavo.program.listing import Op
+from octavo.program.listing import Instruction, Op
 from octavo.program.operands import Adapters
 from octavo.program.passes.collectives import insert_collectives
 from octavo.program.passes.features import keep_features
@@ -202,7 +202,10 @@ class TorchBackend:
         if self._communicator is not None:
             insert_collectives(listing, model, self._communicator.context)
         rewrite(listing, self._last_passes)
-        return Interpreter(listing, self._communicator, self._meanings)
+        return Interpreter(listing, self._communicator, self._meaning_of)
+
+    def _meaning_of(self, instruction: Instruction) -> Meaning:
+        return self._meanings[instruction.op]
 
     def settle(self) -> None:
         pass  # weights are loaded synchronously

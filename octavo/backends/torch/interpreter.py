@@ -6,7 +6,7 @@ too, and its results tell whether the passes changed what it computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,10 +48,10 @@ class Interpreter:
         self,
         listing: Listing,
         communicator: Communicator[Any] | None = None,
-        meanings: Mapping[Op, Meaning] | None = None,
+        meaning_of: Callable[[Instruction], Meaning] | None = None,
     ) -> None:
         self._communicator = communicator
-        meanings = meanings or MEANINGS
+        meaning_of = meaning_of or _plain_meaning_of
         outputs = [value.buffer for i in listing for value in i.writes]
         self._places = {buffer.place: buffer for buffer in outputs}
         self._kept = [buffer for buffer in outputs if buffer.place == "KeptOut"]
@@ -65,7 +65,7 @@ class Interpreter:
         for buffer, number in last_reads.items():
             done[number].append(buffer)
         self._steps = [
-            (meanings[instruction.op], instruction, tuple(buffers))
+            (meaning_of(instruction), instruction, tuple(buffers))
             for instruction, buffers in zip(listing, done, strict=True)
         ]
 
@@ -88,6 +88,10 @@ class Interpreter:
             logits = contents[self._places["LogitsOut"]]
         states = contents[self._places["StateOut"]] if "StateOut" in self._places else None
         return Outputs(logits, hidden, tuple(contents[buffer] for buffer in self._kept), states)
+
+
+def _plain_meaning_of(instruction: Instruction) -> Meaning:
+    return MEANINGS[instruction.op]
 
 
 def _contents_of(instruction: Instruction) -> list[Buffer | Prepared]:

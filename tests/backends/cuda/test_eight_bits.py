@@ -18,6 +18,7 @@ from octavo.backends.cuda.backend import CudaBackend
 from octavo.backends.cuda.fake.accelerator import FakeAccelerator
 from octavo.backends.cuda.footprint import CudaFootprint
 from octavo.backends.cuda.products import ScaledMatrix
+from octavo.backends.cuda.providers import Facts, select_product
 from octavo.backends.torch import eight_bits
 from octavo.backends.torch.backend import TorchBackend
 from octavo.backends.torch.weights import TorchMatrix
@@ -195,18 +196,24 @@ def test_products_that_a_card_computes_wrongly_are_not_used(
     monkeypatch.setattr(torch, "_scaled_mm", wrong)
     home = FakeAccelerator()
     with home.working():
-        assert says in products.product_refusal(48, 64, torch.bfloat16, home, is_static=True)
+        assert says in products.trial_fault(48, 64, home, is_static=True)
 
 
 def test_what_keeps_a_card_from_products_of_eight_bits_is_named() -> None:
     home, older = FakeAccelerator(), FakeAccelerator(multiplies_eight_bits=False)
     with home.working():
-        assert products.product_refusal(48, 64, torch.bfloat16, home, is_static=True) == ""
-        assert "sm_89" in products.product_refusal(48, 64, torch.bfloat16, older, is_static=False)
-        assert "bfloat16" in products.product_refusal(48, 64, torch.float16, home, is_static=False)
-        assert "multiples of 16" in products.product_refusal(
-            40, 64, torch.bfloat16, home, is_static=True
+        assert products.trial_fault(48, 64, home, is_static=True) == ""
+    found = {
+        name: select_product(outputs, 64, Facts.of(each, dtype, asks_for_kernels=False))
+        for name, outputs, each, dtype in (
+            ("the card multiplies", 48, home, "bfloat16"),
+            ("sm_89", 48, older, "bfloat16"),
+            ("bfloat16", 48, home, "float16"),
+            ("multiples of 16", 40, home, "bfloat16"),
         )
+    }
+    assert all(name in choice.reason for name, choice in found.items())
+    assert [each.provider for each in found.values()] == ["scaled_mm", "torch", "torch", "torch"]
 
 
 def test_products_are_captured_and_replayed_with_what_their_rows_then_are() -> None:

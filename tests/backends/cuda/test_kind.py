@@ -62,8 +62,9 @@ def test_it_is_chosen_only_if_it_is_named(
         select(device="fake")
     with pytest.raises(NoBackendError, match="there is no card 2 among 2"):
         select(device="cuda:2")
-    (found,) = (each.found for each in backends() if each.what == "cuda backend")
-    assert found.endswith(f"{UNTRIED} (docs/gpu.md)")
+    found = {each.what: each.found for each in backends()}
+    assert found["cuda backend"].endswith(f"{UNTRIED} (docs/gpu.md)")
+    assert "Triton" in found["cuda kernels"]
 
 
 def test_what_is_missing_is_named(

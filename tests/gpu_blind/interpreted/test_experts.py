@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from pathlib import Path
 
@@ -153,11 +154,15 @@ def test_pairs_are_sorted_by_expert_and_those_of_no_row_have_no_tile(
     assert covered == list(range(count))
 
 
-def test_weights_of_eight_bits_stay_with_torchs_operations(tmp_path: Path) -> None:
+def test_weights_of_eight_bits_stay_with_torchs_operations_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     sizes = {**SIZES, **EXPERTS, "moe_intermediate_size": 64, "head_dim": 64}
     opened = write_pair(tmp_path, FORMATS["rows"], "Qwen3MoeForCausalLM", **sizes).stored
     home = FakeAccelerator()
-    logits_of(opened, CudaBackend(home, has_kernels=True))
+    with caplog.at_level(logging.INFO):
+        logits_of(opened, CudaBackend(home, has_kernels=True))
+    assert [each for each in caplog.messages if each.startswith("experts: ")]
     launched = {note.detail for note in home.log if note.what == "launch"}
     assert "attend_rows" in launched
     assert launched.isdisjoint(LAUNCHES)

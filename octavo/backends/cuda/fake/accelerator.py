@@ -62,9 +62,14 @@ class FakeAccelerator(Copies):
     name = "no card: a fake one, whose numbers the CPU computes"
 
     def __init__(
-        self, total_bytes: int = TOTAL_BYTES, *, multiplies_eight_bits: bool = True
+        self,
+        total_bytes: int = TOTAL_BYTES,
+        *,
+        multiplies_eight_bits: bool = True,
+        compiles_kernels: bool = True,
     ) -> None:
         self.log: list[Note] = []
+        self.compiles_kernels = compiles_kernels
         self.multiplies_eight_bits = multiplies_eight_bits
         self._total_bytes = total_bytes
         self.forms: set[tuple[object, ...]] = set()  # of kernels that a card would have compiled

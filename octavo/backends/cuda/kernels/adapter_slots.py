@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from octavo.backends.base import Ints
 from octavo.backends.cuda.accelerator import Accelerator
+from octavo.backends.cuda.providers import select_adapter
 from octavo.backends.step import NO_ADAPTER
 from octavo.backends.torch.adapters import TorchAdapter, TorchChange, TorchPair
 from octavo.program.operands import Adapters
@@ -38,14 +39,6 @@ def plan(slots: Ints) -> tuple[Ints, Ints]:
         for start in range(0, count, TILE)
     ]
     return np.array(items, np.int32).reshape(-1, 3), order
-
-
-def _only_adds(adapter: TorchAdapter) -> bool:
-    """Return whether an adapter only adds products with pairs of matrices, as kernels do."""
-    return all(
-        change.growth is change.bias is change.whole is change.whole_bias is None
-        for change in adapter.products
-    )
 
 
 class SlotTables(dict[int, tuple[TorchAdapter, float]]):
@@ -87,7 +80,7 @@ class SlotTables(dict[int, tuple[TorchAdapter, float]]):
         addresses = np.zeros((self.parts, 2), np.int64)
         ranks, factors = np.zeros(self.parts, np.int32), np.zeros(self.parts, np.float32)
         self._kept.pop(slot, None)
-        if _only_adds(adapter):
+        if select_adapter(adapter).is_kernel:
             self._kept[slot] = []
             for place, pair in self._pairs(adapter):
                 matrices = pair.down, self.keep(_filled(pair.up))

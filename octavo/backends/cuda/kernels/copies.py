@@ -12,10 +12,10 @@ import triton.language as tl
 from torch import Tensor
 
 from octavo.backends.cuda.accelerator import Accelerator
+from octavo.backends.cuda.providers import LINE_BYTES
 from octavo.backends.step import Copies
 from octavo.backends.torch.attention import Buffers
 
-LINE_BYTES = 16  # what a thread loads at once; places and sizes are counted in it
 _WORDS = LINE_BYTES // 4
 _BLOCK = 1024  # words of a program: two lines for each thread of 4 warps
 
@@ -42,10 +42,6 @@ def copy_blocks(pool, places, words: tl.constexpr, block: tl.constexpr):
 def copy_in(buffers: Buffers, copies: Copies, home: Accelerator) -> None:
     """Copy blocks of a cache: (source, destination, group), in this order."""
     sizes = [buffers.block_bytes(group) for group in range(len(buffers.blocks))]
-    if any(size % LINE_BYTES for size in sizes):  # as of one head of few numbers
-        for copied in copies:
-            buffers.copy(*copied)
-        return
     pool = buffers.blocks[0].view(-1).view(torch.int32)  # the blocks of each group are all of it
     of_bytes = (
         Copied(source * sizes[group], destination * sizes[group], sizes[group])

@@ -231,17 +231,6 @@ def add_pairs(
     tl.store(out + row * width + at, sums.to(kind), mask=inside)
 
 
-def refusal(mixture: Mixture) -> str | None:
-    """Return what of a mixture the kernels do not compute; None if they compute it."""
-    for experts in (mixture.gate_up, mixture.down):
-        assert isinstance(experts, TorchExperts)
-        if experts.scales is not None:
-            return "weights of eight bits"
-        if experts.kind != "float":
-            return "rows that are rounded for products"
-    return None
-
-
 def mix(
     x: Tensor,
     weights: Tensor,

@@ -1,4 +1,4 @@
-"""The operations that kernels compute, in place of torch's; the others stay as they are."""
+"""The operations that kernels compute, where `octavo.backends.cuda.providers` chooses them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from octavo.backends.cuda.kernels.adapter_slots import (
 )
 from octavo.backends.cuda.kernels.place import is_placed
 from octavo.backends.cuda.kernels.rounding import Results
-from octavo.backends.cuda.meanings import DEVICE_MEANINGS
 from octavo.backends.step import NO_ADAPTER
 from octavo.backends.torch import adapters as torch_adapters
 from octavo.backends.torch.interpreter import (
@@ -124,9 +123,6 @@ def _tables(run: Run) -> SlotTables:
 def _attention(run: Run, i: Instruction) -> None:
     assert i.attend is not None
     space = i.made_space
-    if paged.refusal(i.attend) is not None:
-        DEVICE_MEANINGS["Attention"](run, i)
-        return
     batch, layer, q, k = _batch_of(run), i.attend, run[i.x], run[i.y]
     if not is_placed(layer):
         q = q if layer.q_norm is None else norm.norm(q, layer.q_norm, batch.home)
@@ -144,9 +140,6 @@ def _attention(run: Run, i: Instruction) -> None:
 
 def _experts(run: Run, i: Instruction) -> None:
     assert i.mixture is not None
-    if experts.refusal(i.mixture) is not None:
-        DEVICE_MEANINGS["Experts"](run, i)
-        return
     batch = _batch_of(run)
     run[i.out] = experts.mix(run[i.x], run[i.y], run[i.chosen], i.mixture, batch.home, batch.marks)
 
@@ -171,7 +164,6 @@ def _batch_of(run: Run) -> DeviceBatch:
 
 
 KERNEL_MEANINGS: Mapping[Op, Meaning] = {
-    **DEVICE_MEANINGS,
     "Norm": _norm,
     "AddNorm": _add_norm,
     "Gate": _gate,

@@ -161,19 +161,6 @@ def _triples(items: Sequence[tuple[int, int, int]]) -> Ints:
     return np.array(items, np.int32).reshape(-1, 3)
 
 
-def refusal(layer: Attend) -> str | None:
-    """Return what of a layer the kernels do not compute; None if they compute it."""
-    if layer.latent:
-        return "latent rows"
-    if layer.distances is not None:
-        return "scores by distance"
-    if layer.both_ways:
-        return "later positions"
-    if layer.skipped:
-        return "skipped positions"
-    return None
-
-
 def attend(
     q: Tensor,
     k: Tensor,
