@@ -6,8 +6,11 @@ from typing import Any
 
 import torch
 from msgspec import structs
+from torch import Tensor
 
 from octavo.backends.base import KVLayout
+from octavo.backends.cuda.products import ScaledMatrix
+from octavo.backends.torch import eight_bits
 from octavo.backends.torch.weights import TorchExperts, TorchMatrix
 from octavo.layers import GateUpLinear, MatrixStack, Model
 from octavo.models.config_reader import Config
@@ -20,8 +23,11 @@ META = torch.device("meta")
 _LAYERS = 2  # of each model: the first of some mixtures has no experts
 
 
-def published(name: str, dtype: torch.dtype) -> tuple[Model, KVLayout]:
-    """Declare the first layers of a published model, and give them weights and places."""
+def published(name: str, dtype: torch.dtype, *, has_codes: bool = False) -> tuple[Model, KVLayout]:
+    """Declare the first layers of a published model, and give them weights and places.
+
+    With codes, projections have weights of FP8 that a card multiplies, but for those of experts.
+    """
     config = PUBLISHED[name][0]
     family = family_of(config["architectures"][0])
     spec = family.read(Config(dict(config)))
@@ -32,9 +38,18 @@ def published(name: str, dtype: torch.dtype) -> tuple[Model, KVLayout]:
         made: Any = values
         if isinstance(need.module, MatrixStack) and need.is_matrix:
             made = TorchExperts(values)
+        elif has_codes and need.is_matrix and need.matrix is not None and len(values) > 1:
+            made = _of_codes(values, isinstance(need.module, GateUpLinear))
         elif need.is_matrix:
             made = TorchMatrix(values, isinstance(need.module, GateUpLinear))
         setattr(need.module, need.tensor, made)
     if model.tied and model.head is not None:
         model.head.weight = model.embed.weight
     return model, place_layers(model)
+
+
+def _of_codes(values: Tensor, gated: bool) -> ScaledMatrix:
+    """Return a matrix of the same shape whose rows and outputs have scales."""
+    codes = values.to(eight_bits.CODES)
+    scales = torch.empty(len(values), 1, device=META)
+    return ScaledMatrix(codes, gated, "fp8", scales, values.shape[1])

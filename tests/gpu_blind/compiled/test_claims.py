@@ -230,6 +230,16 @@ def test_the_highest_ranks_fit_a_card(dtype: torch.dtype, capability: int) -> No
 
 
 @pytest.mark.slow
+def test_experts_of_float32_fit_the_smallest_card() -> None:
+    found: dict[str, Code] = {}
+    mixture_case(FP32, "of a model of 30B", MIXED).compute(collecting(89, found))
+    assert {"gate_pairs", "weigh_pairs"} <= found.keys()
+    for code in found.values():
+        assert code.shared_bytes <= SHARED_BYTES[89]
+        assert facts_of(code.cubin).stack == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
 def test_the_code_for_amd_fits(target: str) -> None:
     found: dict[str, AmdFacts] = {}
