@@ -40,16 +40,23 @@ class Bug(NamedTuple):
     module: ModuleType
     before: str
     after: str
+    shows_in: str = ""  # a part of a case's name, if few cases of the module show it
 
 
 # What the comparison with the meaning finds.
 WRONG = [
     Bug("later positions are seen", attention, "[None, :] <= at[:, None])", "[None, :] <= last)"),
     Bug(
-        "a window is one too wide", attention, "at[:, None] - window)", "at[:, None] - window - 1)"
+        "a window is one too wide",
+        attention,
+        "at[:, None] - window)",
+        "at[:, None] - window - 1)",
+        shows_in="windowed",
     ),
-    Bug("a sink is a key twice", attention, "weights += 1.0", "weights += 2.0"),
-    Bug("the cap is left out", attention, "if softcap > 0:", "if softcap > 100:"),
+    Bug("a sink is a key twice", attention, "weights += 1.0", "weights += 2.0", shows_in="sinks"),
+    Bug(
+        "the cap is left out", attention, "if softcap > 0:", "if softcap > 100:", shows_in="capped"
+    ),
     Bug(
         "chunks are added without their factor", attention, "chunk_weights * taken", "chunk_weights"
     ),
@@ -65,7 +72,13 @@ WRONG = [
         "v = tl.load(values + offsets, mask=loaded, other=0.0)",
         "v = tl.load(values + offsets)",
     ),
-    Bug("a rotation turns the other way", place, "-others, others", "others, -others"),
+    Bug(
+        "a rotation turns the other way",
+        place,
+        "-others, others",
+        "others, -others",
+        shows_in="rotations",
+    ),
     Bug(
         "a key is written to its neighbour",
         place,
@@ -99,7 +112,13 @@ WRONG = [
         "at.to(tl.uint64) *",
         "(at + 1).to(tl.uint64) *",
     ),
-    Bug("a mask is read from its other end", edges, ">> (at % 32)", ">> (31 - at % 32)"),
+    Bug(
+        "a mask is read from its other end",
+        edges,
+        ">> (at % 32)",
+        ">> (31 - at % 32)",
+        shows_in="masked",
+    ),
     Bug("an edge is not kept", edges, "(order > edge), weight", "(order >= edge), weight"),
     Bug("zeros have a sign", edges, "tl.where(values == 0, 0.0, values).to", "values.to"),
     Bug("negative numbers are in reverse", edges, "(bits >> 31) & 0x7FFFFFFF", "0 * bits"),
@@ -113,7 +132,13 @@ WRONG = [
     ),
     Bug("all ties are kept", edges, "if lacking < tl.sum(ties", "if 1e9 < tl.sum(ties"),
     Bug("min-p is of the sum", edges, "least = best + floor", "least = best + 2 * floor"),
-    Bug("a filter is left out of draws", draw, "(at <= last)))", "(at <= last)) | inside)"),
+    Bug(
+        "a filter is left out of draws",
+        draw,
+        "(at <= last)))",
+        "(at <= last)) | inside)",
+        shows_in="filtered",
+    ),
     Bug("a penalty raises", edges, "value -= tl.load(numbers + 2", "value += tl.load(numbers + 2"),
     Bug(
         "a penalty divides all",
@@ -136,18 +161,21 @@ WRONG = [
         attention,
         "return keys, tl.load(of_values",
         "return keys, tl.load(of_keys",
+        shows_in="eight bits",
     ),
     Bug(
         "the next keys have the scales of these",
         attention,
         "_exponents(start + num_keys, first",
         "_exponents(start, first",
+        shows_in="eight bits",
     ),
     Bug(
         "a value's scale is written for its neighbour",
         place,
         "value_exponents + exponents + own",
         "value_exponents + exponents + (own ^ 1)",
+        shows_in="eight bits",
     ),
     Bug(
         "codes are made of numbers before they are rounded",
@@ -160,6 +188,7 @@ WRONG = [
         attention,
         "*(head[:, None] * dim + d, is_number, scale",
         "*((head[:, None] ^ 1) * dim + d, is_number, scale",
+        shows_in="to codes",
     ),
     Bug(
         "an adapter has no factor",
@@ -270,6 +299,7 @@ RACES = [
         paged,
         "per_kv = layer.heads if is_whole else self.per_kv",
         "per_kv = self.per_kv",
+        shows_in="to codes",
     ),
     Bug(
         "a copy writes past its block",
@@ -294,6 +324,7 @@ RACES = [
         place,
         "key_exponents + exponents + kv_head",
         "key_exponents + exponents",
+        shows_in="eight bits",
     ),
     Bug("sums share a row", norm, "total + row * width + at", "total + row * 0 + at"),
     Bug(

@@ -37,21 +37,34 @@ def declared(architecture: str) -> Model:
     return family(family.read(Config({**values, **longest})))
 
 
-def results(architecture: str, backend: TorchBackend, *, splits: bool) -> list[ForwardResult]:
+def results(
+    architecture: str,
+    backend: TorchBackend,
+    *,
+    splits: bool,
+    lengths: tuple[int, int] = LENGTHS,
+) -> list[ForwardResult]:
     """Compute two sequences, each in two steps if they are split."""
     model = declared(architecture)
     layout = place_layers(model)
     bind(model, backend, MadeUpWeights(model))
     backend.prepare(model, layout, 4)
     backend.make_cache(64 * len(layout.windows))
-    return computed(backend, layout, splits=splits)
+    return computed(backend, layout, splits=splits, lengths=lengths)
 
 
-def computed(backend: TorchBackend, layout: KVLayout, *, splits: bool) -> list[ForwardResult]:
+def computed(
+    backend: TorchBackend,
+    layout: KVLayout,
+    *,
+    splits: bool,
+    lengths: tuple[int, int] = LENGTHS,
+) -> list[ForwardResult]:
     """Compute the same with a backend that has the model, and an empty cache."""
     tables = np.arange(1, 41, dtype=np.int32).reshape(2, 20)
     of_groups = tuple(tables + 40 * group for group in range(len(layout.windows)))
-    borders = [(0, 0), LENGTHS] if not splits else [(0, 0), (37, 5), LENGTHS]
+    halves = [(lengths[0] // 2, lengths[1] // 2)] if splits else []
+    borders = [(0, 0), *halves, lengths]
     found = []
     for starts, stops in pairwise(borders):
         spans = [np.arange(*span, dtype=np.int32) for span in zip(starts, stops, strict=True)]

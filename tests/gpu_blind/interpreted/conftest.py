@@ -6,10 +6,11 @@ import pytest
 
 from octavo.backends.base import StepSize
 from octavo.backends.cuda.backend import CudaBackend
-from tests.gpu_blind.interpreted import repair, sanitizer
+from tests.gpu_blind.interpreted import haste, repair, sanitizer
 
 repair.install()
 sanitizer.install()
+haste.install()
 
 
 @pytest.fixture(autouse=True)

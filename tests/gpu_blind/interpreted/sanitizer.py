@@ -26,39 +26,49 @@ _MANY = -1  # programs, in place of one's number
 
 
 class _Span:
-    """The memory of one argument, with the program that has stored, loaded and changed each byte.
+    """The memory of one argument, with the program that has stored, loaded and changed each part.
 
-    Programs have numbers from 1; 0 is none.
+    A part is as large as the argument's numbers, and a byte once numbers of another size are
+    touched. Programs have numbers from 1; 0 is none.
     """
 
     def __init__(self, name: str, tensor: Any) -> None:
         reach = sum(
             (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
         )
-        num_bytes = (reach + 1) * tensor.element_size()
-        self.name = name
+        self.name, self.part = name, tensor.element_size()
         self.begin = tensor.data_ptr()
-        self.end = self.begin + num_bytes
-        self.by = {kind: np.zeros(num_bytes, np.int64) for kind in ("store", "load", "atomic")}
+        self.end = self.begin + (reach + 1) * self.part
+        self.by = {kind: np.zeros(reach + 1, np.int64) for kind in ("store", "load", "atomic")}
 
-    def touch(self, offsets: Any, program: int, kind: str) -> None:
-        """Note an access, or refuse one that meets another program's."""
+    def touch(self, offsets: Any, size: int, program: int, kind: str) -> None:
+        """Note accesses of so many bytes each, or refuse one that meets another program's."""
+        if self.part > 1 and (size != self.part or (offsets % size).any()):
+            self.by = {each: noted.repeat(self.part) for each, noted in self.by.items()}
+            self.part = 1
+        if self.part == size:
+            self._touch(offsets // size, program, kind)
+            return
+        for byte in range(size):
+            self._touch(offsets + byte, program, kind)
+
+    def _touch(self, parts: Any, program: int, kind: str) -> None:
         against = {
             "load": ("store", "atomic"),
             "store": ("store", "load", "atomic"),
             "atomic": ("store", "load"),
         }[kind]
         for other in against:
-            others = self.by[other][offsets]
+            others = self.by[other][parts]
             clashes = (others != 0) & (others != program)
             if clashes.any():
-                where = int(offsets[clashes][0])
+                where = int(parts[clashes][0]) * self.part
                 raise RaceError(
                     f"program {program - 1} does a {kind} on {self.name} at byte {where}, on which "
                     f"another program of this launch does a {other}"
                 )
-        before = self.by[kind][offsets]
-        self.by[kind][offsets] = np.where((before != 0) & (before != program), _MANY, program)
+        before = self.by[kind][parts]
+        self.by[kind][parts] = np.where((before != 0) & (before != program), _MANY, program)
 
 
 class _Launch:
@@ -72,15 +82,23 @@ class _Launch:
         if _is_paused:
             return
         addresses = np.asarray(pointers)
-        active = np.broadcast_to(np.asarray(mask, bool), addresses.shape).reshape(-1)
-        addresses = addresses.reshape(-1)[active].astype(np.int64)
+        active = np.broadcast_to(np.asarray(mask, bool), addresses.shape)
+        addresses = addresses[active].astype(np.int64)
+        if not len(addresses):
+            return
+        first, last = int(addresses.min()), int(addresses.max()) + size
+        for span in self.spans:  # most accesses lie in one argument alone
+            if span.begin <= first and last <= span.end:
+                span.touch(addresses - span.begin, size, self.program, kind)
+                return
+            if first < span.end and span.begin < last:
+                break
         left = np.ones(len(addresses), bool)
         for span in self.spans:
             inside = left & (addresses >= span.begin) & (addresses + size <= span.end)
             if inside.any():
                 left &= ~inside
-                for byte in range(size):
-                    span.touch(addresses[inside] - span.begin + byte, self.program, kind)
+                span.touch(addresses[inside] - span.begin, size, self.program, kind)
         if left.any():
             raise BoundsError(
                 f"program {self.program - 1}: a {kind} of {int(left.sum())} elements outside of "
