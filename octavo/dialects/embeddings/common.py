@@ -17,6 +17,7 @@ from octavo.dialects.common.conversation import conversation_job
 from octavo.dialects.common.dialect import error_body
 from octavo.dialects.common.schema.chat import MAX_MESSAGES, Message
 from octavo.dialects.common.schema.tokens import TokenizeRequest
+from octavo.dialects.embeddings.inputs import input_job, inputs_in, is_one
 from octavo.dialects.embeddings.schema import (
     EmbeddingRequest,
     InputRequest,
@@ -36,7 +37,7 @@ from octavo.serving.operation import (
     Writer,
 )
 from octavo.serving.preparation import refusals
-from octavo.serving.schema.prompts import MAX_PROMPTS, check_characters, separate
+from octavo.serving.schema.prompts import MAX_PROMPTS, check_characters
 from octavo.serving.translation import TranslationContext
 from octavo.transport.errors import ApiError, invalid
 from octavo.transport.exchange import encode
@@ -144,12 +145,11 @@ def inputs_of(context: TranslationContext, request: InputRequest) -> list[Prompt
         return made
     with refusals():
         prefix = prefix_of(context.facts, request.prompt_name)
-    for each in separate(given, "input"):
-        if isinstance(each, str):
-            special = request.add_special_tokens is not False
-            made.append(PromptJob(text=prefix + each, add_special_tokens=special))
-        else:
-            made.append(each)
+    is_framed = request.add_special_tokens is not False
+    inputs = inputs_in(given, "input")
+    for index, each in enumerate(inputs):
+        name = "input" if is_one(given) else f"input[{index}]"
+        made.append(input_job(each, name, prefix, is_framed=is_framed))
     return made
 
 
@@ -158,7 +158,7 @@ def input_errors(request: InputRequest) -> Named:
     given = request.input
     if given is None:
         return conversation_errors(request)
-    if isinstance(given, str) or isinstance(given[0], int):
+    if is_one(given):
         return errors_at(lambda index: "input")
     return errors_at(lambda index: f"input[{index}]")
 

@@ -14,12 +14,12 @@ from octavo.core.config import MAX_PRIORITY
 from octavo.core.sampling_params import MAX_LOGPROB_IDS
 from octavo.dialects.common.dialect import SCORING_ID, error_body
 from octavo.dialects.common.schema.completion import PromptTokens
+from octavo.dialects.embeddings.inputs import TokenId
 from octavo.dialects.embeddings.schema import (
     MAX_DEADLINE_MS,
     PooledUsage,
     ScoreData,
     ScoreResponse,
-    TokenId,
 )
 from octavo.serving.answers.writer import BaseWriter
 from octavo.serving.exchange import Exchange

@@ -17,14 +17,13 @@ from octavo.dialects.embeddings.common import (
     pooled_request,
     wanted_of,
 )
+from octavo.dialects.embeddings.inputs import Input, inputs_schema
 from octavo.dialects.embeddings.schema import (
     RULES,
     EmbeddingRequest,
-    Input,
     PooledRequest,
 )
 from octavo.serving.operation import GenerationRequest, TokenCounts
-from octavo.serving.schema.prompts import prompts_schema
 from octavo.serving.schema.rules import FieldRules
 from octavo.serving.translation import TranslationContext
 from octavo.transport.errors import ApiError, invalid, not_yet
@@ -37,7 +36,7 @@ class LlamaEmbeddingRequest(PooledRequest, kw_only=True):
 
     schema: ClassVar[dict[str, Any]] = {
         "oneOf": [
-            {"required": [name], **prompts_schema(name), "not": {"required": [other]}}
+            {"required": [name], **inputs_schema(name), "not": {"required": [other]}}
             for name, other in (("content", "input"), ("input", "content"))
         ]
     }

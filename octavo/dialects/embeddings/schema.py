@@ -11,16 +11,15 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from octavo.core.config import MAX_PRIORITY
 from octavo.dialects.common.schema.chat import MAX_MESSAGES, Message
 from octavo.dialects.common.schema.unsupported import no_text
+from octavo.dialects.embeddings.inputs import INT32, Input, TokenId, inputs_schema
 from octavo.serving.schema.model_names import AdapterName
 from octavo.serving.schema.prompts import MAX_PROMPT_ITEMS, MAX_PROMPTS, prompts_schema
 from octavo.serving.schema.rules import FieldRules, Unsupported
 
-INT32 = 2**31 - 1
 MAX_DEADLINE_MS = 86_400_000
 
-TokenId = Annotated[int, Meta(ge=0, le=INT32)]
 InputTokens = Annotated[list[TokenId], Meta(max_length=MAX_PROMPT_ITEMS)]
-Input = str | Annotated[list[str | TokenId | InputTokens], Meta(max_length=MAX_PROMPT_ITEMS)]
+TextInput = str | Annotated[list[str | TokenId | InputTokens], Meta(max_length=MAX_PROMPT_ITEMS)]
 Texts = str | Annotated[list[str], Meta(max_length=MAX_PROMPTS)]
 EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
 MAX_DESCRIBED = 256  # vectors in a header, of which clients read 64 KiB
@@ -136,7 +135,7 @@ _MESSAGES_SCHEMA: dict[str, Any] = {
 }
 _INPUT_SCHEMA: dict[str, Any] = {
     "required": ["input"],
-    "allOf": [prompts_schema("input")],
+    "allOf": [inputs_schema("input")],
     "properties": {
         "messages": {"type": "null"},
         "chat_template": {"enum": [None, ""]},
@@ -299,7 +298,7 @@ class TeiEmbedRequest(PooledRequest, kw_only=True):
         of_prompts={"inputs": no_text("inputs")},
         other_names={"input": "inputs", "texts": "inputs"},
     )
-    inputs: Input
+    inputs: TextInput
     normalize: bool = True
     truncate: bool = False  # a text that is too long loses its end
     truncation_direction: Direction = "right"  # another is refused

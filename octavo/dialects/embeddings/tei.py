@@ -66,8 +66,9 @@ def embed(context: TranslationContext, request: TeiEmbedRequest) -> GenerationRe
     """Return the neutral form of a request for the vectors of texts."""
     _check_direction(request)
     activation = request.use_activation
+    given: Any = request.inputs  # of which each is an input there too
     same = EmbeddingRequest(
-        input=request.inputs,
+        input=given,
         use_activation=request.normalize if activation is None else activation,
         prompt_name=request.prompt_name,
         dimensions=request.dimensions,

@@ -43,7 +43,16 @@ async def same_as_the_other_route(
         ({"content": "a", "input": "a"}, "content"),
         ({"content": []}, "content"),
         ({"input": ["a", [999_999]]}, "input[1]"),
-        ({"content": ["a", 5]}, "content"),
+        ({"content": ["a", 5, [5]]}, "content"),
+        ({"content": ["a", [5, "b", 999_999]]}, "content[1]"),
+        (
+            {"content": {"prompt_string": "a", "content": [{"type": "text", "text": "a"}]}},
+            "content",
+        ),
+        ({"content": {"multimodal_data": ["x"], "prompt_string": "a"}}, "content.multimodal_data"),
+        ({"input": ["a", {"content": [{"type": "image_url", "image_url": {}}]}]}, "input[1]"),
+        ({"input": ["a", {}]}, "input[1]"),
+        ({"input": {"content": "a"}}, "input.content"),
         ({"content": "a", "embd_normalize": 0}, "embd_normalize"),
     ],
 )
@@ -54,5 +63,46 @@ def test_what_cannot_be_done_is_refused_with_the_field(
         answer = await client.post("/embedding", json=body)
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] == param
+
+    run(directory, test, EMBEDDER)
+
+
+def test_texts_and_token_ids_may_be_mixed_and_given_as_objects(directory: Path) -> None:
+    """The first text of a list of both has the special tokens around it, and no other one."""
+
+    async def test(client: Client) -> None:
+        framed = (
+            await client.post("/tokenize", json={"content": "Hi", "add_special": True})
+        ).json()
+        bare = (await client.post("/tokenize", json={"content": "you"})).json()["tokens"]
+        ids = framed["tokens"]
+        object_ = {"content": [{"type": "text", "text": "Hi "}, {"type": "text", "text": "you"}]}
+        pairs: list[tuple[Any, Any]] = [
+            (["Hi", 5, "you"], [*ids, 5, *bare]),
+            ([[5, 6, "Hi"], "Hi"], [[5, 6, *ids], "Hi"]),
+            ({"prompt_string": "Hi you"}, "Hi you"),
+            (object_, "Hi you"),
+            (["Hi", object_, [5, 6]], ["Hi", "Hi you", [5, 6]]),
+        ]
+        for given, same in pairs:
+            for path in ("/v1/embeddings", "/embedding"):
+                answers = [
+                    (await client.post(path, json={"input": each})).json() for each in (given, same)
+                ]
+                first, second = (each if path == "/embedding" else each["data"] for each in answers)
+                assert first == second
+                assert len(first) == (len(given) if isinstance(same[0], list) else len(second))
+
+    run(directory, test, EMBEDDER)
+
+
+def test_a_large_body_may_mix_texts_and_token_ids(directory: Path) -> None:
+    """A worker reads it, and it stays one prompt, not one for each of its parts."""
+
+    async def test(client: Client) -> None:
+        words = ["Hi " * 40_000, 5, "Hi " * 40_000]
+        body = {"input": words, "truncate_prompt_tokens": 8}
+        data = (await client.post("/v1/embeddings", json=body)).json()["data"]
+        assert [each["index"] for each in data] == [0]
 
     run(directory, test, EMBEDDER)

@@ -230,7 +230,7 @@ def test_classes_have_names_and_probabilities(directory: Path) -> None:
         ("/v1/embeddings", {"input": ""}, "input", None),
         ("/v1/embeddings", {"input": ["x", ""]}, "input[1]", None),
         ("/v1/embeddings", {"input": [[5], [300]]}, "input[1]", None),
-        ("/v1/embeddings", {"input": ["x", 5]}, "input", None),
+        ("/v1/embeddings", {"input": ["x", 5, [5]]}, "input", None),
         ("/v1/embeddings", {"input": "x", "dimensions": WIDTH + 1}, "dimensions", None),
         ("/v1/embeddings", {"input": "x", "dimensions": 0}, "dimensions", None),
         ("/v1/embeddings", {"input": "x", "encoding_format": "hex"}, "encoding_format", None),

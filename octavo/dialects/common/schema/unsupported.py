@@ -140,7 +140,8 @@ def no_text(name: str) -> Callable[[Any], Any]:
 
     def left(request: Any) -> Any:
         given = getattr(request, name)
-        is_many = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
+        is_many = isinstance(given, list) and bool(given)
+        is_many = is_many and not any(isinstance(each, int) for each in given)
         if given is None:
             return None
         return [""] * len(given) if is_many else ""
