@@ -1,7 +1,8 @@
 """A server with three small models, of which two have room, and one key that asks for all of them.
 
-It names models that do not exist, sends bodies that name none, has models loaded and put to sleep,
-and leaves while they load. The other key's model is answered all the while, with the same tokens.
+It names models that do not exist, sends bodies that name none, has models loaded, put to sleep and
+unloaded, and leaves while they load. The other key's model is answered all the while, with the same
+tokens.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _fault_of(name: str, attack: Attack, outcome: Outcome) -> str | None:
     status = outcome.answers[0].status
     is_right = 400 <= status < 500
     if attack.right is Right.SERVED:
-        is_right = status in (200, 429, 503)
+        is_right = status in (200, 429, 503) or (name == "change" and status == 400)
     return None if is_right else f"{status} {bytes(outcome.answers[0].body[:200])!r}"
 
 
@@ -124,6 +125,10 @@ def _attacks(num_requests: int, chance: random.Random) -> Iterator[tuple[str, At
             asleep = json.dumps({"model": model, "keep_alive": 0}).encode()
             sent = request("/api/generate", asleep, key=ATTACK_KEY)
             yield "sleep", Attack((sent,), Right.SERVED)
+        elif kind == 6:
+            path = chance.choice(("/models/load", "/models/unload"))
+            change = request(path, json.dumps({"model": model}).encode(), key=ATTACK_KEY)
+            yield "change", Attack((change,), Right.SERVED)
         elif kind < 8:
             yield "leaves", replace(attack, right=Right.LEFT, ending=Ending.LEAVE)
         else:

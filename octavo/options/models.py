@@ -38,5 +38,11 @@ class ModelsSettings:
         "SECONDS",
     )
 
+    models_autoload: bool = option(
+        True,
+        "load a model when a request names it; otherwise only `POST /models/load` does, or "
+        "`?autoload=true`",
+    )
+
     def __post_init__(self) -> None:
         check(self, ServerSettingsError)

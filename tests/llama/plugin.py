@@ -61,11 +61,13 @@ sys.modules["wget"] = _WGET
 class Kept:
     """A process of the tests, which goes on when they end it, for as long as it is `kept`."""
 
-    def __init__(self, words: list[str], socket: Path, options: dict[str, Any]) -> None:
+    def __init__(
+        self, words: list[str], socket: Path, options: dict[str, Any], *, is_kept: bool
+    ) -> None:
         self.words = words
-        self.is_kept = False
+        self.is_kept = is_kept
         self._socket = socket
-        admin = ["--admin-socket", str(socket)] if "--admin-socket" not in words else []
+        admin = ["--admin-socket", str(socket)] if is_kept else []
         self._process = subprocess.Popen([*words, *admin], **options)
         self.pid = self._process.pid
 
@@ -121,9 +123,9 @@ class Keeper:
         self.end()
         if not self.is_ours:
             return subprocess.Popen(words, **options)
-        made = Kept(words, self._folder / "admin", options)
+        made = Kept(words, self._folder / "admin", options, is_kept=self.may_keep)
         if self.may_keep:
-            made.is_kept, self._kept = True, made
+            self._kept = made
         return made
 
     def end(self) -> None:

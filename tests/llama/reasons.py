@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 _TEXT = "models read text alone"
 _UNSET = "a template's variable that is not set is undefined"
-_INPUT = "an input is a text or token ids"
+_PRESETS = "all models have the same settings"
 _CORS = "keys come in headers, and no cookie is read"
 _SYNTHETIC = "every draft is verified exactly"
 _SHIFTED = "a text that is too long is refused"
@@ -29,7 +29,13 @@ NOT_HERE: Mapping[str, str] = {
     "test_ctx_shift.py::test_ctx_shift_enabled*": _SHIFTED,
     "test_sleep.py::test_server_sleep_read_only*": "/metrics counts the requests for it too",
     "test_metrics.py::test_metrics_disabled*": "/metrics is always there",
-    "test_router.py::*": "several models are one command line here, not a directory of presets",
+    "test_router.py::test_router_props": "a build has a name of its own",
+    "test_router.py::test_router_queue_client_disconnect*": "no request is made slow for a test",
+    "test_router.py::test_router_reload*": _PRESETS,
+    "test_router.py::test_router_dedup*": _PRESETS,
+    "test_router.py::test_router_remote*": _PRESETS,
+    "test_router.py::test_router_download*": "clients download no models",
+    "test_router.py::test_router_delete*": "clients delete no files",
     "test_stream.py::*": "a stream is continued by the id of its last event",
     "test_compat_gcp.py::*": "Google's variables are those of vLLM's here",
     "test_template.py::test_date_inside_prompt*": _UNSET,
@@ -38,10 +44,6 @@ NOT_HERE: Mapping[str, str] = {
     "test_compat_anthropic.py::*image*": _TEXT,
     "test_compat_anthropic.py::*vision*": _TEXT,
     "test_embedding.py::test_embedding_pooling_none*": "/pooling has the vectors of tokens",
-    "test_embedding.py::test_embedding_mixed_input[[]input3*": _INPUT,
-    "test_embedding.py::test_embedding_mixed_input[[]input[789]*": _INPUT,
-    "test_embedding.py::test_embedding_mixed_input[[]input10*": _INPUT,
-    "test_embedding.py::test_embedding_content_text*": _INPUT,
     "test_lora.py::*": "there is no stand-in for the adapters",
     "test_speculative.py::test_with_and_without*": _SYNTHETIC,
     "test_speculative.py::test_synth*": _SYNTHETIC,

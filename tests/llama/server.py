@@ -19,9 +19,14 @@ from pathlib import Path
 from octavo.cli import main
 from tests.llama.standins import STANDINS
 
-ROUTERS = "ggml-org/test-model-stories260K"  # the model of a server that is started without one
+# The models of a server that is started without one: those that the tests ask a router for.
+ROUTED = (
+    *("ggml-org/tinygemma3-GGUF:Q8_0", "ggml-org/test-model-stories260K:F32"),
+    "ggml-org/test-model-stories260K-infill:F32",
+)
 _DROPPED = ("--offline", "--no-jinja")
 _ORIGINS = "--cors-origins"
+_NAMES = "--served-model-name"
 _AS_THEIRS = ("--any-model-name",)
 
 
@@ -31,8 +36,7 @@ def words_of(models: Path, given: list[str]) -> list[str]:
     name = _hub_model(words)
     if name:
         words += ["--model", str(models / name)]
-    elif "--model" not in words:  # a router has none; of what the tests ask of one, any will do
-        words += ["--model", str(models / STANDINS[ROUTERS])]
+    is_router = "--model" not in words
     if _ORIGINS not in words:
         words += [_ORIGINS, "*"]
     batch = _take(words, "--batch-size")
@@ -44,7 +48,14 @@ def words_of(models: Path, given: list[str]) -> list[str]:
         words += ["--ctx-size", str(int(context) // divided)]
     if slots is not None:
         words += ["--parallel", slots]
+    if is_router:
+        return [*(str(models / standin(each)) for each in ROUTED), *words, _NAMES, *ROUTED]
     return [*words, *_AS_THEIRS]
+
+
+def standin(name: str) -> str:
+    """Return the file in the place of a model of the hub, with or without its quantisation."""
+    return STANDINS.get(name) or STANDINS[name.partition(":")[0]]
 
 
 def _hub_model(words: list[str]) -> str:

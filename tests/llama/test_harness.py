@@ -27,7 +27,10 @@ def test_a_command_line_of_llama_servers_becomes_ours() -> None:
     vectors = words_of(Path("/models"), [*GIVEN, "--batch-size", "32", "--embedding"])
     assert "--max-num-batched-tokens" not in vectors
     router = words_of(Path("/models"), ["--cors-origins", "localhost"])
-    assert router[:4] == ["--cors-origins", "localhost", "--model", "/models/stories.gguf"]
+    assert router[:3] == ["/models/stories.gguf", "/models/stories.gguf", "/models/infill.gguf"]
+    assert router[3:6] == ["--cors-origins", "localhost", "--served-model-name"]
+    assert len(router[6:]) == 3
+    assert "--any-model-name" not in router
     whole = words_of(Path("/models"), [*GIVEN, "--parallel", "2", "--kv-unified"])
     assert "512" in whole
     experts = ["--hf-repo", "ggml-org/stories15M_MOE", "--hf-file", "any.gguf"]

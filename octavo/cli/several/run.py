@@ -119,7 +119,8 @@ def _serve(
         clock = time.monotonic
         shared = Shared(config, clock)
         opener = ProcessOpener(arguments_of, timing, config, shared, room)
-        held = Models(models, opener, room, settings.models_wait_seconds, clock)
+        wait, autoloads = settings.models_wait_seconds, settings.models_autoload
+        held = Models(models, opener, room, wait, clock, autoloads=autoloads)
         return ManyModels(Front(config, held, shared, clock))
 
     def say_ready(life: ServerLifecycle) -> None:

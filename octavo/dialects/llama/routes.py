@@ -13,6 +13,7 @@ from octavo.dialects.common.tools import tool_use
 from octavo.dialects.llama import adapters
 from octavo.dialects.llama.dialect import LLAMA
 from octavo.dialects.llama.requests import translate_completion, translate_infill
+from octavo.dialects.llama.router import ROUTER_ROUTES
 from octavo.dialects.llama.schema import (
     InfillRequest,
     LlamaAnswer,
@@ -182,5 +183,6 @@ LLAMA_ROUTES: Sequence[Route] = (
         *("POST", "/lora-adapters", adapters.set_scales),
         "Set the adapter of requests that name none, for llama.cpp's clients.",
     ),
+    *ROUTER_ROUTES,
     Route("GET", "/v1/health", status_routes.ready, "The same as /health/ready."),
 )

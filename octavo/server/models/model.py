@@ -35,11 +35,19 @@ class Model:
     waiting: list[asyncio.Future[None]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None  # that loads it
     is_leaving: bool = False  # no further request gets its server, until it has slept
+    has_made_room: bool = False  # it sleeps because another needed its memory
+    ends_when_idle: bool = False  # a client has asked for it to be unloaded
     last_used: float = -math.inf
     idle_seconds: float | None = None  # after which it sleeps
     num_loads: int = 0  # since the start, those from sleep included
     failure: ApiError | None = None  # of the last attempt to load it
     failed_at: float = -math.inf
+
+    @property
+    def status(self) -> State:
+        """The state as llama-server names it: there, what has made room is unloaded."""
+        is_gone = self.has_made_room and self.state is State.SLEEPING
+        return State.UNLOADED if is_gone else self.state
 
     @property
     def is_idle(self) -> bool:

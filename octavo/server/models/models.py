@@ -25,7 +25,7 @@ from octavo.server.models.model import Model, State, anew
 from octavo.server.models.opening import Context, Opener
 from octavo.serving.adapters.selection import NOT_FOUND
 from octavo.serving.server import Server
-from octavo.transport.errors import ApiError, unavailable
+from octavo.transport.errors import ApiError, invalid, unavailable
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,10 @@ class Models:
         room: Room,
         wait_seconds: float,
         clock: Callable[[], float],
+        *,
+        autoloads: bool = True,
     ) -> None:
+        self.autoloads = autoloads  # a request has its model loaded, unless it says otherwise
         self._models = {each.name: each for each in models}
         self._opener = opener
         self._room = room
@@ -58,6 +61,8 @@ class Models:
         self._clock = clock
         self._turn = asyncio.Lock()  # to change which models are loaded
         self._news = asyncio.Event()  # a request has ended, or a waiting one has left
+        self._over = asyncio.Event()  # a model may have to be unloaded
+        self._asked: dict[str, asyncio.Task[None]] = {}  # to load models without a request
         self._watch: asyncio.Task[None] | None = None
         self._is_stopping = False
 
@@ -93,6 +98,43 @@ class Models:
         """Begin to watch for models that are not used, and whose time is over."""
         self._watch = asyncio.get_running_loop().create_task(self._watch_idle())
 
+    @property
+    def most(self) -> int:
+        """The most models that are loaded at once."""
+        return self._room.most
+
+    def load(self, model: Model) -> None:
+        """Begin to load a model as a request for it would; raise ApiError if it is loaded already.
+
+        Whether that succeeds is seen in its state.
+        """
+        has_left = model.ends_when_idle
+        model.ends_when_idle = False
+        if model.name in self._asked or model.status is not State.UNLOADED:
+            if has_left:
+                return
+            raise invalid(f"the model {model.name!r} is loaded already", "model")
+        task = asyncio.get_running_loop().create_task(self._touch(model))
+        self._asked[model.name] = task
+        task.add_done_callback(lambda done: self._asked.pop(model.name))
+
+    async def _touch(self, model: Model) -> None:
+        """Wait until a model is loaded; why it cannot be is in the log and in its state."""
+        with contextlib.suppress(ApiError):
+            async with self.used(model):
+                pass
+
+    def unload(self, model: Model) -> None:
+        """Close a model once nothing uses it; raise ApiError if it is not loaded.
+
+        Requests that it answers are not ended, nor are those that wait while it is loaded.
+        """
+        is_asked = model.name in self._asked or model.task is not None
+        if not is_asked and model.status is State.UNLOADED:
+            raise invalid(f"the model {model.name!r} is not loaded", "model")
+        model.ends_when_idle = True
+        self._over.set()
+
     @asynccontextmanager
     async def used(self, model: Model) -> AsyncIterator[Server]:
         """Load a model if it must be, and keep it loaded within the block.
@@ -113,6 +155,8 @@ class Models:
         model.num_uses -= 1
         model.last_used = self._clock()
         self._news.set()
+        if model.ends_when_idle:
+            self._over.set()
 
     async def _wait_for(self, model: Model) -> None:
         """Wait until a model is loaded, and use it from then on."""
@@ -140,7 +184,6 @@ class Models:
             async with self._turn:
                 if not model.is_ready:
                     await self._make_ready(model, end)
-                model.failure = None
                 model.last_used = self._clock()
                 model.admit()
         except NobodyWaitsError:
@@ -158,6 +201,8 @@ class Models:
             model.refuse(_failed(model))
         finally:
             model.task = None
+            if model.context is None:
+                model.ends_when_idle = False
 
     async def _make_ready(self, model: Model, end: float) -> None:
         """Load a model, or wake it, once there is room; raise an error if that fails."""
@@ -182,6 +227,7 @@ class Models:
             model.state = State.UNLOADED if model.context is None else State.SLEEPING
             raise
         model.state = State.LOADED
+        model.has_made_room, model.failure = False, None
         model.num_loads += 1
         log.info("the model %r is loaded, after %.2f s", model.name, self._clock() - began)
 
@@ -198,6 +244,7 @@ class Models:
                 idle = [each for each in chosen if each.is_idle]
                 for each in idle:
                     await self._sleep(each)
+                    each.has_made_room = each.state is State.SLEEPING
                 if not idle:
                     await self._wait_for_news(model, end)
         finally:
@@ -252,6 +299,7 @@ class Models:
     async def _close(self, model: Model) -> None:
         """End all that belongs to a model, which is loaded anew when it is asked for."""
         context, model.context, model.state = model.context, None, State.UNLOADED
+        model.has_made_room = model.ends_when_idle = False
         if context is not None:
             try:
                 await context.close()
@@ -259,17 +307,22 @@ class Models:
                 log.exception("the model %r could not be closed in order", model.name)
 
     async def _watch_idle(self) -> None:
-        """Put models to sleep that were not used for as long as they are kept."""
+        """Put models to sleep that were not used for as long as they are kept; unload others."""
         while True:
-            await asyncio.sleep(WATCH_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WATCH_SECONDS):
+                    await self._over.wait()
+            self._over.clear()
             if any(self._is_over(each) for each in self):
                 async with self._turn:
                     for each in self:
                         if self._is_over(each):
-                            await self._sleep(each)
+                            await (self._close if each.ends_when_idle else self._sleep)(each)
 
     def _is_over(self, model: Model) -> bool:
-        """Return whether a model has been idle for as long as it is kept."""
+        """Return whether a model has been idle for as long as it is kept, or is to be unloaded."""
+        if model.ends_when_idle and model.context is not None and not model.is_busy:
+            return True
         if model.state is not State.LOADED or model.idle_seconds is None or model.is_busy:
             return False
         return self._clock() >= model.last_used + model.idle_seconds
@@ -291,6 +344,7 @@ class Models:
         if self._watch is not None:
             self._watch.cancel()
             tasks.append(self._watch)
+        tasks += self._asked.values()
         await asyncio.gather(*tasks, return_exceptions=True)
         for each in self:
             await self._close(each)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from octavo.dialects.llama.router import (
+    ModelRequest,
+    SuccessResponse,
+    is_autoload,
+    router_props,
+)
 from octavo.dialects.ollama import models as ollama
 from octavo.dialects.ollama.dialect import OLLAMA
 from octavo.dialects.ollama.model_schema import OllamaModels, PullRequest
@@ -19,6 +25,7 @@ from octavo.server.models.model import Model, State
 from octavo.server.models.naming import Bodies, Wanted, without_tag
 from octavo.server.routes import served
 from octavo.serving.exchange import Exchange
+from octavo.serving.schema.queries import query_of
 from octavo.serving.server import VERSION, Server
 from octavo.serving.status_routes import respond_metrics
 from octavo.transport.deadline import RequestTask
@@ -63,13 +70,17 @@ def routes_of(front: Front) -> list[Route]:
         "/api/pull": own.pull,
         "/version": own.version,
         "/metrics": own.metrics,
+        "/models/load": partial(own.change, front.models.load),
+        "/models/unload": partial(own.change, front.models.unload),
         **dict.fromkeys(_READY, own.ready),
     }
     routes: list[Route] = []
     for route in served(front.config):
         handler: Handler
         missing = next((what for path, what in _MISSING.items() if route.path.startswith(path)), "")
-        if route.path in handlers:
+        if route.path == "/props":
+            handler = partial(own.props, partial(each_model.answer, route.handler))
+        elif route.path in handlers:
             handler = handlers[route.path]
         elif missing:
             handler = partial(_refuse, missing)
@@ -109,6 +120,7 @@ class _EachModel:
             ticket = front.admission.register(exchange.owner, _num_bytes(exchange))
             try:
                 model, wanted = await self._model_of(exchange)
+                self._check_may_load(model, exchange)
                 exchange.server = await self._loaded(model, exchange, stack)
                 if wanted.keeps:
                     model.idle_seconds = wanted.keep_seconds
@@ -125,6 +137,18 @@ class _EachModel:
         if found is None:
             raise models.unknown(wanted.name)
         return found, wanted
+
+    def _check_may_load(self, model: Model, exchange: Exchange) -> None:
+        """Raise ApiError for a model that is loaded only by a request to do so."""
+        autoloads = is_autoload(query_of(exchange), self._front.models.autoloads)
+        if not autoloads and model.status is State.UNLOADED:
+            raise ApiError(
+                400,
+                f"the model {model.name!r} is not loaded: POST /models/load loads it, or send "
+                "?autoload=true",
+                param="model",
+                code="model_not_loaded",
+            )
 
     async def _loaded(self, model: Model, exchange: Exchange, stack: AsyncExitStack) -> Server:
         """Return the server of a model, which stays loaded until the stack ends."""
@@ -169,7 +193,10 @@ class _Own:
 
     def _card(self, model: Model) -> dict[str, Any]:
         """Return a model's card; what only its engine knows is null until it was loaded."""
-        status = {"status": {"value": str(model.state)}}  # as llama-server's list has it
+        state: dict[str, Any] = {"value": str(model.status)}
+        if model.failure is not None:
+            state["failed"] = True
+        status = {"status": state}  # as llama-server's list has it
         if model.context is not None:
             return card(model.context.server, model.name) | status
         created = self._front.shared.started_at
@@ -216,6 +243,28 @@ class _Own:
             return None
         since = self._front.clock() - model.last_used
         return self._front.wall_time() + max(0.0, model.idle_seconds - since)
+
+    async def change(self, change: Callable[[Model], None], exchange: Exchange) -> None:
+        """Handle POST /models/load or /models/unload, of which only the beginning is waited for."""
+        asked = await exchange.read(ModelRequest)
+        refusal = self._front.refusal()
+        if refusal is not None:
+            raise refusal
+        models = self._front.models
+        found = models.get(asked.model)
+        if found is None:
+            raise models.unknown(asked.model)
+        change(found)
+        await exchange.respond_json(SuccessResponse())
+
+    async def props(self, of_one: Handler, exchange: Exchange) -> None:
+        """Handle GET /props: describe the model that the address names, or else the server."""
+        if query_of(exchange).get("model"):
+            await of_one(exchange)
+            return
+        models = self._front.models
+        found = router_props(models.most, autoloads=models.autoloads, version=VERSION)
+        await exchange.respond_json(found)
 
     async def pull(self, exchange: Exchange) -> None:
         """Handle POST /api/pull: the models of this server are there, others are refused."""

@@ -102,11 +102,16 @@ def test_three_models_of_which_two_have_room(tmp_path: Path) -> None:
             cards = {each["id"]: each["status"]["value"] for each in json.load(response)["data"]}
         assert cards == {
             "A": "loaded",
-            "B": "sleeping",
+            "B": "unloaded",
             "c": "loaded",
             "a": "unloaded",
             "b": "unloaded",
         }
+        assert ask(f"{found[0]}/models/unload", {"model": "A"}) == {"success": True}
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while len(engines(process.pid)) > 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(engines(process.pid)) == 1
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=LIMIT_SECONDS)
         assert process.returncode == OK
