@@ -109,6 +109,12 @@ class ServerSettings(TransportSettings):
         group="dialect",
         read=json_object,
     )
+    chat_template_dates: bool = option(
+        False,
+        "give chat templates the date as llama-server does: date_string, such as 26 Jul 2024, and "
+        "datetime, such as Jul 26 2024; otherwise only a template that asks for it has it",
+        group="dialect",
+    )
     tool_call_parser: str | None = option(
         None,
         "the format of the model's tool calls, instead of the one that its chat template shows",

@@ -280,4 +280,5 @@ def _context_of(llm: AsyncLLM, config: ServerSettings) -> TranslationContext:
         tokens_only=config.tokens_only,
         is_verbose=logging.getLogger("octavo").isEnabledFor(logging.DEBUG),
         seed=llm.model.seed,
+        has_dates=config.chat_template_dates,
     )

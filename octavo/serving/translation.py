@@ -32,6 +32,7 @@ class TranslationContext(Struct, frozen=True, kw_only=True):
     tokens_only: bool = False  # no answer has a text
     is_verbose: bool = False  # answers at llama.cpp's own path have their prompt
     seed: int = 0  # of requests without one, in dialects where they share it; 0: they draw one
+    has_dates: bool = False  # chat templates get the date in variables
     max_embed_len: int | None = None  # of a text that is embedded in pieces
 
     def conversation(
@@ -59,5 +60,6 @@ class TranslationContext(Struct, frozen=True, kw_only=True):
             messages=messages,
             tools=list(use.described) or None,
             variables={**(self.default_chat_template_kwargs or {}), **variables},
+            has_dates=self.has_dates,
             **arguments,
         )

@@ -33,6 +33,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
     continue_final_message: bool = False
     content_format: ContentFormat = "auto"
     variables: dict[str, Any] = {}
+    has_dates: bool = False  # beside its variables the template has the date
     moves_system: bool = False  # to the first message, if the template refuses it elsewhere
 
 

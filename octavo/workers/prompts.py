@@ -200,6 +200,7 @@ class PromptMaker:
             variables=conversation.variables,
             answers=answers,
             content_format=conversation.content_format,
+            has_dates=conversation.has_dates,
         )
         text = render_with_system(
             conversation.messages, render, moves_system=conversation.moves_system

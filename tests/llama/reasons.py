@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 _TEXT = "models read text alone"
-_UNSET = "a template's variable that is not set is undefined"
 _PRESETS = "all models have the same settings"
 _CORS = "keys come in headers, and no cookie is read"
 _SYNTHETIC = "every draft is verified exactly"
@@ -38,7 +37,6 @@ NOT_HERE: Mapping[str, str] = {
     "test_router.py::test_router_delete*": "clients delete no files",
     "test_stream.py::*": "a stream is continued by the id of its last event",
     "test_compat_gcp.py::*": "Google's variables are those of vLLM's here",
-    "test_template.py::test_date_inside_prompt*": _UNSET,
     "test_basic.py::test_server_multiple_addresses*": "a server has one address",
     "test_basic.py::test_no_ui*": "/ has the console for browsers alone",
     "test_compat_anthropic.py::*image*": _TEXT,

@@ -8,12 +8,13 @@ detailed (--verbose), and a conversation that ends with an answer goes on with i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from octavo.api.outputs import RequestOutput
+from octavo.api.outputs import CompletionOutput, RequestOutput
 from octavo.core.stats import RequestStats
 from octavo.dialects.common.dialect import frame
 from octavo.dialects.common.logprobs import Pieces
@@ -28,6 +29,7 @@ from octavo.dialects.common.schema.chat import (
 from octavo.dialects.common.timings import LlamaTimings, ProgressReader, timings_of
 from octavo.dialects.common.writer import ANSWERER
 from octavo.dialects.openai.chat import ChatWriter
+from octavo.formats.deltas import FinishDelta
 from octavo.serving.answers.tool_use import ToolUse
 from octavo.serving.exchange import Exchange
 from octavo.serving.operation import GenerationRequest, PreparedRequest, TokenCounts
@@ -96,6 +98,7 @@ class TimedChatWriter(ChatWriter):
         super().__init__(use, request, exchange, prepared)
         self._is_each = bool(request.timings_per_token)
         self._sends_text_only = False
+        self._is_llamas = is_llamas
         self._opens_with_null |= is_llamas
         self._progress = ProgressReader() if request.return_progress else None
         self._clock = exchange.server.clock
@@ -112,6 +115,13 @@ class TimedChatWriter(ChatWriter):
         if output.outputs:
             self._counts = counts
             yield from super().frames(prompt_index, output, counts)
+
+    def _frames_of(self, one: CompletionOutput, counts: TokenCounts) -> Iterator[bytes]:
+        """Yield chunks; at llama.cpp's own path the one that ends an answer has nothing else."""
+        if self._is_llamas and len(one.deltas) > 1 and isinstance(one.deltas[-1], FinishDelta):
+            yield from super()._frames_of(replace(one, deltas=one.deltas[:-1]), counts)
+            one = replace(one, deltas=one.deltas[-1:], token_ids=[], logprobs=None)
+        yield from super()._frames_of(one, counts)
 
     def _progressed(self, reader: ProgressReader, stats: RequestStats) -> Iterator[bytes]:
         for progress, timings in reader.new(stats):

@@ -157,3 +157,8 @@ def _list_of(value: object) -> list[Any]:
 
 def _refuse(message: object) -> None:
     raise TemplateRefusedError(str(message))
+
+
+def dates(now: datetime) -> dict[str, str]:
+    """Return the variables in which llama-server's templates have the date."""
+    return {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}

@@ -20,7 +20,7 @@ from octavo.text.chat.messages import (
     put_into_parts,
     read_messages,
 )
-from octavo.text.chat.sandbox import TemplateSandbox
+from octavo.text.chat.sandbox import TemplateSandbox, dates
 from octavo.text.token_table import MAX_TEMPLATE_CHARACTERS
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class ChatTemplate:
                 f"{MAX_TEMPLATE_CHARACTERS}; shorten it"
             )
         self.source = source
+        self._now = now
         self._special_tokens = dict(special_tokens or {})
         self._shows_tools = "tools" in source
         self._reads_calls = "tool_calls" in source
@@ -97,6 +98,7 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
         answers: list[Place] | None = None,
         content_format: ContentFormat = "auto",
+        has_dates: bool = False,
     ) -> str:
         """Return the prompt for `messages`.
 
@@ -128,6 +130,7 @@ class ChatTemplate:
             put_into_parts(chat)
         known: dict[str, Any] = {
             **self._special_tokens,
+            **(dates(self._now()) if has_dates else {}),
             **plain(variables or {}),
             "tools": plain(tools),
             "documents": plain(documents),
