@@ -168,6 +168,15 @@ def test_flags_of_other_servers_mean_the_same(words: list[str], name: str, value
 
 
 @pytest.mark.parametrize(
+    ("kind", "task", "pooled"), [("none", "token_embed", None), ("mean", None, "MEAN")]
+)
+def test_no_pooling_is_the_vectors_of_tokens(kind: str, task: object, pooled: object) -> None:
+    found = engine("m", "--pooling", kind).pooler_config
+    assert found is not None
+    assert (found.task, found.seq_pooling_type) == (task, pooled)
+
+
+@pytest.mark.parametrize(
     "words",
     [("-m", "x.gguf"), ("-hf", "org/name:Q4_K_M"), ("--model-path", "x"), ("--model-id=x",)],
 )

@@ -41,7 +41,7 @@ NOT_HERE: Mapping[str, str] = {
     "test_basic.py::test_no_ui*": "/ has the console for browsers alone",
     "test_compat_anthropic.py::*image*": _TEXT,
     "test_compat_anthropic.py::*vision*": _TEXT,
-    "test_embedding.py::test_embedding_pooling_none*": "/pooling has the vectors of tokens",
+    "test_embedding.py::test_embedding_pooling_none_oai*": "/v1/embeddings has vectors of tokens",
     "test_lora.py::*": "there is no stand-in for the adapters",
     "test_speculative.py::test_with_and_without*": _SYNTHETIC,
     "test_speculative.py::test_synth*": _SYNTHETIC,

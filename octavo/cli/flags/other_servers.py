@@ -101,6 +101,7 @@ _TYPES_OF_DRAFTS = {
 MEANINGS: Mapping[str, Mapping[str, str]] = {
     "--speculative-draft-model-quantization": {"unquant": f"{_SPECULATION}.quantization=bf16"},
     **dict.fromkeys(("-rea", "--reasoning"), _THINKING),
+    "--pooling": {"none": "--pooler-config.task=token_embed"},
     "--spec-type": {
         name: f"{_SPECULATION}.method={method}" for name, method in _TYPES_OF_DRAFTS.items()
     },

@@ -52,7 +52,7 @@ class LlamaEmbeddingRequest(PooledRequest, kw_only=True):
 
 
 class LlamaEmbedding(Struct, kw_only=True):
-    """One text's vector, in a list of its own."""
+    """One text's vector in a list of its own, or the vectors of its tokens."""
 
     index: int
     embedding: list[list[float]]
@@ -86,8 +86,9 @@ def embedding(context: TranslationContext, request: LlamaEmbeddingRequest) -> Ge
         raise invalid("give content, a text or a list of texts", "content")
     if request.embd_normalize not in (_NONE, _EUCLIDEAN):
         raise not_yet("embd_normalize", "a vector has the length 1 (2), or its own (-1)")
+    is_each_token = context.facts.pooling.default_task == "token_embed"
     activation = request.use_activation
-    if activation is None and request.embd_normalize == _NONE:
+    if activation is None and (is_each_token or request.embd_normalize == _NONE):
         activation = False
     same = EmbeddingRequest(
         input=given,
@@ -98,7 +99,7 @@ def embedding(context: TranslationContext, request: LlamaEmbeddingRequest) -> Ge
         deadline_ms=request.deadline_ms,
     )
     try:
-        asked = wanted_of(context, "embed", same)
+        asked = wanted_of(context, "token_embed" if is_each_token else "embed", same)
         prompts = inputs_of(context, same)
     except ApiError as error:
         raise error.renamed({"input": name}) from None
@@ -127,4 +128,4 @@ class LlamaEmbeddingWriter(PooledWriter):
     def data(self, outputs: Sequence[RequestOutput]) -> Iterator[Struct]:
         """Yield the object of each input."""
         for index, output in enumerate(outputs):
-            yield LlamaEmbedding(index=index, embedding=[self.asked.vector(output)])
+            yield LlamaEmbedding(index=index, embedding=[*self.asked.rows(output)])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.server.embeddings.make import run
 from tests.server.embeddings.test_scores import EMBEDDER, TEXTS
@@ -106,3 +107,19 @@ def test_a_large_body_may_mix_texts_and_token_ids(directory: Path) -> None:
         assert [each["index"] for each in data] == [0]
 
     run(directory, test, EMBEDDER)
+
+
+def test_without_pooling_an_object_has_the_vectors_of_all_tokens(directory: Path) -> None:
+    """They keep their own length unless a request says otherwise, as at llama-server."""
+
+    async def test(client: Client) -> None:
+        for sent in ({}, {"use_activation": True}):
+            activation = bool(sent)
+            body = {"input": TEXTS, "task": "token_embed", "use_activation": activation}
+            data = (await client.post("/pooling", json=body)).json()["data"]
+            answer = await client.post("/embedding", json={"content": TEXTS, **sent})
+            found = answer.json()
+            assert [each["embedding"] for each in found] == [each["data"] for each in data]
+            assert len(found[0]["embedding"]) > 1
+
+    run(directory, test, replace(EMBEDDER, default_task="token_embed"))
