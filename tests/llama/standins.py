@@ -22,6 +22,7 @@ Array = NDArray[np.float32]
 PROSE = Path(__file__).parents[2] / "benchmarks" / "prose.txt"
 NUM_PIECES, NUM_LAYERS, HIDDEN, FFN, HEADS, KV_HEADS = 400, 3, 64, 172, 8, 4
 CONTEXT = 32_768
+ADAPTER, RANK = "adapter.gguf", 4
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 FILL = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 _SPACE = "▁"
@@ -50,7 +51,29 @@ def make_all(folder: Path, checkout: Path) -> None:
             part = folder / f"{name}.part"
             write_model(part, **options)
             part.rename(folder / name)
+    if not (folder / ADAPTER).is_file():
+        part = folder / f"{ADAPTER}.part"
+        write_adapter(part)
+        part.rename(folder / ADAPTER)
     make_encoders(folder, checkout / "models" / "ggml-vocab-bert-bge.gguf")
+
+
+def write_adapter(path: Path) -> None:
+    """Write an adapter of random pairs for the queries of such a model as a GGUF file."""
+    random = np.random.default_rng(5)
+    pairs: list[tuple[str, int, Any]] = [
+        ("general.architecture", STRING, "llama"),
+        ("general.type", STRING, "adapter"),
+        ("adapter.type", STRING, "lora"),
+        ("adapter.lora.alpha", F32, float(RANK)),
+    ]
+    tensors = []
+    for layer in range(NUM_LAYERS):
+        name = f"blk.{layer}.attn_q.weight"
+        for half, shape in (("a", (RANK, HIDDEN)), ("b", (HIDDEN, RANK))):
+            drawn = (random.standard_normal(shape) / HIDDEN**0.5).astype(np.float32)
+            tensors.append(f32_tensor(f"{name}.lora_{half}", drawn))
+    write_gguf(path, pairs, tensors)
 
 
 def write_model(path: Path, special: tuple[str, ...] = (), experts: int = 0) -> None:
@@ -182,4 +205,7 @@ STANDINS: Mapping[str, str] = {
     "ggml-org/tinygemma3-GGUF:Q8_0": "stories.gguf",
 }
 # Of files that the tests download beside their models, those that have a stand-in.
-FILES: Mapping[str, str] = {"stories15M-q4_0.gguf": "stories.gguf"}
+FILES: Mapping[str, str] = {
+    "stories15M-q4_0.gguf": "stories.gguf",
+    "moe_shakespeare15M.gguf": ADAPTER,
+}
