@@ -110,7 +110,7 @@ def test_a_large_body_may_mix_texts_and_token_ids(directory: Path) -> None:
 
 
 def test_without_pooling_an_object_has_the_vectors_of_all_tokens(directory: Path) -> None:
-    """They keep their own length unless a request says otherwise, as at llama-server."""
+    """Vectors keep their own length unless a request says otherwise, as at llama-server."""
 
     async def test(client: Client) -> None:
         for sent in ({}, {"use_activation": True}):
