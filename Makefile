@@ -29,7 +29,7 @@ NATIVE := $(shell find csrc -type f)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup serve test test-console test-newest test-smollm2 test-speculation test-matrix test-ranks test-ray test-clients test-deploy test-llama test-docs docs test-gpu-blind check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
+.PHONY: help setup serve test test-console test-newest test-smollm2 test-speculation test-matrix test-ranks test-ray test-clients test-deploy test-llama test-docs docs test-gpu-blind test-vulkan check coverage format sim planted damage test-shapes soak hostile nightly overload restart serving-cost bench-core peers wheel sanitize test-amx test-arm lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -230,6 +230,18 @@ test-gpu-blind: setup build/gpu-blind ## the kernels for cards, without one: int
 	@TRITON_INTERPRET=1 $(GPU_BLIND) $(RUN) -m pytest --quiet --whole $(SPREAD) $(ARGS) tests/gpu_blind
 	@$(GPU_BLIND) $(RUN) -m pytest --quiet --whole $(SPREAD) $(ARGS) tests/gpu_blind
 
+VULKAN_TESTS := $(patsubst %,tests/vulkan/every_%.py,shader planted_bug step)
+build/vulkan/.installed: requirements/vulkan.txt $(VENV)/.dev
+	@echo "installing wgpu, which reaches Vulkan from Python"
+	@$(PIP) install --upgrade --no-deps --target build/vulkan/site -r $<
+	@touch $@
+
+# The driver is looked for anew until there is one.
+test-vulkan: setup build/vulkan/.installed ## the probe of Vulkan: shaders and SmolLM2 on Mesa's lavapipe, where it can be had (minutes)
+	@if [ -e build/vulkan/lavapipe.json ] || .ci/vulkan-driver build/vulkan; then \
+	    .ci/vulkan-run $(RUN) -m pytest --quiet -o faulthandler_timeout=3600 $(ARGS) $(VULKAN_TESTS); \
+	else echo "test-vulkan is skipped"; fi
+
 # A checkout of llama.cpp, whose tests of its server are run where they are.
 LLAMA_CHECKOUT ?= $(LLAMA)/vendor/llama.cpp
 test-llama: $(VENV)/.octavo ## llama.cpp's own tests of its server, against `octavo serve`: make test-llama LLAMA_CHECKOUT=… (half an hour)
@@ -319,7 +331,7 @@ hostile: $(VENV)/.octavo ## 10,000 hostile requests beside 16 streams that they 
 
 # The quick ones first. Each must pass; what it prints is in build/nightly. About three hours on two cores.
 NIGHTLY ?= test-newest test test-console test-matrix test-ranks test-ray test-speculation planted "sim:SEEDS=10000 FROM=$(FROM)" test-shapes damage test-smollm2 test-amx hostile \
-    "soak:SECONDS=1800" test-clients test-deploy test-docs test-gpu-blind sanitize
+    "soak:SECONDS=1800" test-clients test-deploy test-docs test-gpu-blind test-vulkan sanitize
 nightly: setup ## every suite there is, one after the other, whatever fails; says how each ended (hours)
 	@.ci/nightly $(NIGHTLY)
 

@@ -1,0 +1,13 @@
+// Sums of two values: an invocation for each number.
+@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<storage, read> y: array<f32>;
+@group(0) @binding(2) var<storage, read_write> result: array<f32>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3u) {
+    if (id.x >= WIDTH) {
+        return;
+    }
+    let one = x[id.y * X_STRIDE + X_FIRST + id.x];
+    result[id.y * WIDTH + id.x] = one + y[id.y * Y_STRIDE + Y_FIRST + id.x];
+}
