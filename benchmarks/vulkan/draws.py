@@ -50,7 +50,7 @@ class Drawer:
         self.fetched = 0  # rows in which it needed all logits
 
     def draw(self, keys: Sequence[tuple[int, int]], temperatures: Sequence[float]) -> Ints:
-        """Draw a token for each of the first rows."""
+        """Draw a token for each of the first rows; -1 where no score is a number."""
         rows = len(keys)
         self._device.write(self._keys, np.array(keys, np.uint64).reshape(-1).view(np.uint32))
         inverses = (1.0 / np.array(temperatures)).astype(np.float32)
@@ -60,6 +60,9 @@ class Drawer:
         chosen = self._device.read(self._chosen, rows * width).reshape(rows, width)
         tokens = np.zeros(rows, np.int32)
         for row, (count, *_) in enumerate(chosen.tolist()):
+            if not count:
+                tokens[row] = -1
+                continue
             if count > MOST:
                 self.fetched += 1
                 whole = self._device.read(self._logits, (row + 1) * self._vocabulary)

@@ -239,6 +239,20 @@ RACES = [
         "let values",
         "attention not rotated",
     ),
+    Bug(
+        "tokens of a part are not waited for",
+        "best_of_part",
+        "{\n        " + _BARRIER,
+        "{",
+        "drawn of 3000",
+    ),
+    Bug(
+        "floors of a part are not waited for",
+        "screen_scores",
+        "{\n        " + _BARRIER,
+        "{",
+        "draws of 2500",
+    ),
 ]
 BUGS = [*WRONG, *BOUNDS, *RACES]
 
