@@ -21,7 +21,7 @@ from octavo.transport.errors import ApiError, invalid
 
 MAX_INSTANCES = 128
 FORMAT = "@requestFormat"
-_AT_ONCE = 32  # of one body's instances
+_AT_ONCE = 4  # of one body's instances: each may have as many sequences as a request
 # By the field that such a request has, where it names no format.
 _USUAL = {
     "messages": "/v1/chat/completions",
@@ -71,14 +71,18 @@ async def predict(exchange: Exchange, calls: Calls) -> None:
         left = _Left(exchange.server.config.max_response_bytes)
 
         async def one(index: int, instance: dict[str, Raw]) -> Raw:
-            async with places:
+            try:
                 return left.taken(await _prediction(exchange, calls, index, instance))
+            finally:
+                places.release()
 
+        tasks: list[asyncio.Task[Raw]] = []
         async with asyncio.TaskGroup() as group:  # which ends all others when the client leaves
-            tasks = [
-                group.create_task(one(index, {**(request.parameters or {}), **each}))
-                for index, each in enumerate(request.instances)
-            ]
+            for index, each in enumerate(request.instances):
+                await places.acquire()
+                task = one(index, {**(request.parameters or {}), **each})
+                tasks.append(group.create_task(task))
+                await asyncio.sleep(0)  # other clients come between two that are read and checked
         made.extend(task.result() for task in tasks)
 
     await RequestTask(exchange).run(answer(), exchange.server.config.max_request_seconds)
