@@ -226,9 +226,11 @@ build/gpu-blind: requirements/gpu-blind.txt $(VENV)/.torch
 
 # Triton decides when it is imported whether its functions are interpreted or compiled.
 GPU_BLIND := PYTHONPATH=build/gpu-blind TRITON_CACHE_DIR=build/gpu-blind/cache
+# All of both legs, without the test that runs a part of each among others.
+LEGS := tests/gpu_blind --ignore tests/gpu_blind/test_selection.py
 test-gpu-blind: setup build/gpu-blind ## the kernels for cards, without one: interpreted, compiled, and executed as compiled (minutes)
-	@TRITON_INTERPRET=1 $(GPU_BLIND) $(RUN) -m pytest --quiet --whole $(SPREAD) $(ARGS) tests/gpu_blind
-	@$(GPU_BLIND) $(RUN) -m pytest --quiet --whole $(SPREAD) $(ARGS) tests/gpu_blind
+	@TRITON_INTERPRET=1 $(GPU_BLIND) $(RUN) -m pytest --quiet --whole $(SPREAD) $(ARGS) $(LEGS)
+	@$(GPU_BLIND) $(RUN) -m pytest --quiet --whole $(SPREAD) $(ARGS) $(LEGS)
 
 VULKAN_TESTS := $(patsubst %,tests/vulkan/every_%.py,shader planted_bug step)
 build/vulkan/.installed: requirements/vulkan.txt $(VENV)/.dev

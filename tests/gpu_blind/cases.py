@@ -374,13 +374,13 @@ def _cache(shape: Attention, host: HostBatch, dtype: torch.dtype, home: Any) -> 
 
 
 def same_row_twice(
-    dtype: torch.dtype, home: Home, shape: Attention | None = None
+    dtype: torch.dtype, home: Home, shape: Attention | None = None, chunks: int = 3
 ) -> tuple[Tensor, Tensor]:
     """Return the attention of one row: the last of a prompt, and computed anew by itself.
 
     Its chunks are steps of one program in the first case, and programs of their own in the second.
     """
-    length, count = 2 * CHUNK + 76, 7
+    length, count = (chunks - 1) * CHUNK + 76, 7
     shape = (shape or Attention())._replace(sequences=((length, count), (40, 1)))
     host, alone = _batch_of(shape), _batch_of(shape._replace(sequences=((length, 1), (40, 1))))
     layer = Attend(shape.heads, shape.kv_heads, shape.dim, shape.dim**-0.5, 0.0, 0, None, (0, 0))

@@ -101,7 +101,7 @@ def expert_cases() -> list[Case]:
 
 def one_row_in_batches(dtype: torch.dtype, home: Home) -> Sequence[Tensor]:
     """Return the outputs of one row: alone, and in other places among others."""
-    shape = Mixed(40, 4, 3, 160, 72, has_bias=True, popular=35)
+    shape = Mixed(36, 3, 2, 72, 40, has_bias=True, popular=34)
     mixture, (weights, chosen) = mixture_of(shape, dtype), chosen_by(shape, dtype)
     others = random_rows(shape.rows, shape.hidden, seed=56, dtype=dtype)
     row = random_rows(1, shape.hidden, seed=57, dtype=dtype)

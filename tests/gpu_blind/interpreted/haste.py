@@ -1,4 +1,4 @@
-"""Saves the interpreter work that it does again for each operation or call; numbers stay the same."""
+"""Saves the interpreter work that it repeats for each operation or call; numbers stay the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _patched: set[int] = set()  # the modules of the language that are, for the laun
 
 
 def install() -> None:
-    """Patch the language once for each launch, and find types once, and only where they are read."""
+    """Patch the language once for each launch, and find types only where they are read."""
     executor, look_up = interpreter.GridExecutor, cache(interpreter._get_np_dtype)
     run, patch = executor.__call__, interpreter._patch_lang
 

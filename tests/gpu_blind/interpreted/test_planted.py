@@ -107,6 +107,21 @@ def test_programs_that_wait_for_each_other_are_a_race() -> None:
 
 
 @triton.jit
+def _number_and_byte(out: Any) -> None:
+    """Write a number by one program, and one of its bytes by another."""
+    if tl.program_id(0) == 0:
+        tl.store(out + 1, 7)
+    else:
+        tl.store(out.to(tl.pointer_type(tl.uint8), bitcast=True) + 6, tl.cast(3, tl.uint8))
+
+
+def test_a_number_and_one_of_its_bytes_are_the_same_memory() -> None:
+    with pytest.raises(InterpreterError) as raised:
+        _number_and_byte[(2,)](torch.zeros(4, dtype=torch.int32))
+    assert isinstance(raised.value.__cause__, RaceError)
+
+
+@triton.jit
 def _each_type(x: Any, y: Any, out: Any, block: tl.constexpr) -> None:
     """Add, multiply and compare in the type of the arguments."""
     at = tl.arange(0, block)

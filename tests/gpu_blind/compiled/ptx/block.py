@@ -96,16 +96,32 @@ class _Block:
                 self._waiting[:] = False
                 self._shared.barrier()
                 continue
-            counter = int(self._counters[running].min())
+            counters = self._counters[running]
+            counter = int(counters.min())
             here = running & (self._counters == counter)
-            self._counters[here] = counter + 1
-            self._one(self._program.instructions[counter], here)
+            others = counters[counters > counter]
+            self._some(here, counter, int(others.min()) if len(others) else end)
+
+    def _some(self, here: Mask, counter: int, stop: int) -> None:
+        """Run threads that are at one place, up to the place of the next ones or to a branch."""
+        here = self._registers.every if here.all() else here
+        while counter < stop:
+            i = self._program.instructions[counter]
+            counter += 1
+            if i.moves:
+                self._counters[here] = counter
+                self._one(i, here)
+                return
+            self._one(i, here)
+        self._counters[here] = counter
 
     def _one(self, i: Instruction, here: Mask) -> None:
         where = here
         if i.predicate:
             holds = self._registers.get(i.predicate)
             where = here & (~holds if i.is_negated else holds)
+            if not i.moves and not where.any():
+                return
         head = i.parts[0]
         if head == "bra":
             self._counters[where] = self._program.labels[i.operands[0]]
@@ -117,7 +133,7 @@ class _Block:
             pass  # threads see what others store as soon as it is stored
         elif head == "cp":
             self._copy(i, where)
-        elif where.any():
+        else:
             _MEANINGS.get(head, _Block._compute)(self, i, where)
 
     def _compute(self, i: Instruction, where: Mask) -> None:
@@ -152,10 +168,12 @@ class _Block:
             content = self._memory.load(addresses, size * len(names))
         else:
             content = self._shared.load(addresses, size * len(names), registers.threads[where])
+        parts = content.view(TYPES[i.type])
         for place, name in enumerate(names):
-            values = np.zeros(len(where), TYPES[i.type])
-            part = np.ascontiguousarray(content[:, place * size : (place + 1) * size])
-            values[where] = part.view(TYPES[i.type])[:, 0]
+            values = parts[:, place]
+            if where is not registers.every:
+                values = np.zeros(len(where), values.dtype)
+                values[where] = parts[:, place]
             registers.put(name, values, where)
 
     def _store(self, i: Instruction, where: Mask) -> None:

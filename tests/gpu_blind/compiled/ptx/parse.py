@@ -20,9 +20,8 @@ class Instruction(NamedTuple):
     is_negated: bool
     text: str
 
-    @property
-    def type(self) -> str:
-        return self.parts[-1]
+    type: str  # the last of the parts
+    moves: bool  # a thread goes on elsewhere, waits for others, or ends
 
 
 class Program(NamedTuple):
@@ -37,6 +36,7 @@ _PARAMETER = re.compile(r"\.param \.(\w+)(?: \.ptr[^,\n]*?)? (\w+_param_\d+)")
 _LABEL = re.compile(r"^(\$?[\w$]+):$")
 _STATEMENT = re.compile(r"^(?:@(!?)(%p\d+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
 _DECLARED = re.compile(r"^\.reg \.(\w+) (\w+)(?:<(\d+)>)?;$")
+_MOVES = ("ret", "bar.sync", "barrier.sync")
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
 
 
@@ -90,4 +90,6 @@ def _instruction(statement: str) -> Instruction:
         found[2] or "",
         found[1] == "!",
         statement,
+        opcode.rpartition(".")[2],
+        opcode in _MOVES or opcode.startswith("bra"),
     )

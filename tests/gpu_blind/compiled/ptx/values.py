@@ -83,6 +83,8 @@ class Registers:
         self, num_threads: int, place: tuple[int, int, int], grid: tuple[int, ...]
     ) -> None:
         self.threads = np.arange(num_threads)
+        self.every = np.ones(num_threads, bool)  # the mask of all threads, known by its identity
+        self._constants: dict[tuple[str, str], Values] = {}
         self._kept: dict[str, Values] = {}
         wide = (*grid, 1, 1)
         zero = np.zeros(num_threads, np.int64)
@@ -110,7 +112,10 @@ class Registers:
             return kept.view(wanted) if same else kept.astype(wanted)
         if operand == "global_smem":
             return np.zeros(len(self.threads), wanted)
-        return np.full(len(self.threads), _constant(operand, wanted))
+        key = operand, kind
+        if key not in self._constants:
+            self._constants[key] = np.full(len(self.threads), _constant(operand, wanted))
+        return self._constants[key]
 
     def put(self, name: str, values: Values, where: Mask) -> None:
         """Write a register of some threads; values of the same size keep their bits."""
@@ -119,7 +124,10 @@ class Registers:
             same = values.dtype.itemsize == kept.dtype.itemsize
             contiguous = np.ascontiguousarray(values)
             values = contiguous.view(kept.dtype) if same else contiguous.astype(kept.dtype)
-        kept[where] = values[where]
+        if where is self.every:
+            kept[:] = values
+        else:
+            kept[where] = values[where]
 
     def address(self, operand: str) -> NDArray[np.int64]:
         """Return the addresses of an operand `[register + number]`."""
