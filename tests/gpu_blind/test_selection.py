@@ -12,8 +12,8 @@ import pytest
 LEGS = Path(__file__).parent
 # A few cases of each way to examine kernels, of a second each.
 PARTS = {
-    "1": "(norm and bfloat16) or (races and norm) or a_race or rounds",
-    "0": "norm and ampere and bfloat16",
+    "1": "((norm or few) and bfloat16) or (races and norm) or a_race or rounds",
+    "0": "(norm or few) and ampere and bfloat16",
 }
 
 

@@ -30,11 +30,13 @@ def executing(capability: int, change: Change | None = None, *, waits: bool = Tr
     return _home(run, capability)
 
 
-def collecting(capability: int, found: dict[str, Code]) -> Home:
-    """Return a home that compiles each launch, and keeps the code by the kernel's name."""
+def collecting(capability: int, found: dict[str, Code], *only: str) -> Home:
+    """Return a home that compiles each launch, or those of some kernels, and keeps it by name."""
 
     def run(launched: Launched) -> None:
-        found[launched.kernel.__name__] = compile_for(launched, capability)
+        name = launched.kernel.__name__
+        if not only or name in only:
+            found[name] = compile_for(launched, capability)
 
     return _home(run, capability)
 
