@@ -208,23 +208,3 @@ def wrong_predictions(chance: random.Random) -> Attack:
         "ignore_eos": True,
     }
     return Attack((post(CHAT, body),), SERVED)
-
-
-@KINDS.add(share=0.3)
-def instances(chance: random.Random) -> Attack:
-    """Put many requests into one body for /predict: costly, wrong, streams, and /predict itself."""
-    each: list[dict[str, object]] = [
-        {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 5, "n": 8},
-        {"prompt": [TEXT] * 20, "max_tokens": 2, "logprobs": 5},
-        {"prompt": "x", "stream": True},
-        {"@requestFormat": "/predict", "instances": [{"prompt": "x"}]},
-        {"@requestFormat": "../v1/models", "prompt": "x"},
-        {"input": [TEXT] * 100},
-        {"query": TEXT, "documents": [TEXT] * 100},
-        {"prompt": "x", "max_tokens": 1 << 40},
-    ]
-    count = chance.choice([1, 16, 128])
-    body: dict[str, object] = {"instances": chance.choices(each, k=count)}
-    if chance.random() < 0.3:
-        body["parameters"] = {"max_tokens": 20, "ignore_eos": True}
-    return Attack((post("/predict", body),), SERVED)

@@ -34,9 +34,7 @@ from octavo.options.server import ServerSettings
 from octavo.server.console.page import home
 from octavo.server.invocations import invoke
 from octavo.server.openapi import document
-from octavo.server.predictions import PredictRequest, PredictResponse, predict
 from octavo.serving import status_routes
-from octavo.serving.batches.calls import Calls
 from octavo.serving.batches.routes import BATCH_ROUTES
 from octavo.serving.durable.routes import resume
 from octavo.serving.exchange import Exchange
@@ -97,11 +95,6 @@ async def documentation(exchange: Exchange) -> None:
     )
     kind = b"text/html; charset=utf-8"
     await exchange.respond(page.encode(), kind=kind, headers=_PAGE_HEADERS)
-
-
-async def predictions(exchange: Exchange) -> None:
-    """Handle POST /predict with the routes of this table."""
-    await predict(exchange, Calls(exchange.server, served(exchange.server.config), DEFAULT_DIALECT))
 
 
 # The routes of a server of token ids alone: no answer has a text, and nothing is made of one.
@@ -166,11 +159,6 @@ ROUTES: Sequence[Route] = (
     *VLLM_ROUTES,
     Route(
         "POST", "/invocations", invoke, "Any of chat, text, embeddings and scores, for SageMaker."
-    ),
-    Route(
-        *("POST", "/predict", predictions),
-        "Several requests, each with its route, for Vertex AI.",
-        *(PredictRequest, PredictResponse),
     ),
     Route(
         *("POST", "/chat/completions", generating(LlamaChatRequest, translate_for_llama)),

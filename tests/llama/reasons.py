@@ -37,6 +37,7 @@ NOT_HERE: Mapping[str, str] = {
     "test_router.py::test_router_download*": "clients download no models",
     "test_router.py::test_router_delete*": "clients delete no files",
     "test_stream.py::*": "a stream is continued by the id of its last event",
+    "test_compat_gcp.py::*": "Google's variables are those of vLLM's here",
     "test_template.py::test_date_inside_prompt[[]fireworks*": _UNSET,
     "test_lora.py::test_lora[[]*": "which adapter all requests have is the operator's to set",
     "test_basic.py::test_server_multiple_addresses*": "a server has one address",
