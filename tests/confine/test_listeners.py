@@ -91,3 +91,21 @@ def test_only_those_from_before_are_connected(
         assert caller.recv(5, socket.MSG_WAITALL) == b"hello"
         caller.close()
     assert _line(process, answer=True) == "[]"
+
+
+def test_nothing_stays_open_behind_it() -> None:
+    """A pipe has its end, and a process its descriptors, after all have been looked at."""
+    program = """
+import os, socket
+from octavo.confine.listeners import close_ports
+path = os.open("/dev/null", os.O_RDONLY)
+pair = socket.socketpair()
+listening = socket.create_server(("127.0.0.1", 0))
+reader, writer = os.pipe()
+before = sorted(os.listdir("/proc/self/fd"))
+close_ports()
+assert sorted(os.listdir("/proc/self/fd")) == before
+os.close(writer)
+assert os.read(reader, 1) == b""
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
