@@ -3,8 +3,8 @@
 Python looks for the source of each module, compares its age with that of a file of bytecode, and
 reads that: a tenth of the time to a first token for some three hundred modules. Here the files that
 Python has written are put together in Octavo's cache when a process ends. A module is taken from
-there while its source has the time and the size that its bytecode is for, which is Python's own
-rule; all others are imported as always. A cache that cannot be read or written changes nothing but
+there while its source has the times and the size that it had then; all others are imported as
+always. A cache that cannot be read or written changes nothing but
 the time. As with Python's files, a user who may write it decides what this one runs: it is read
 only if it belongs to this user and others may not write it.
 """
@@ -15,14 +15,14 @@ import atexit
 import contextlib
 import hashlib
 import marshal
-import mmap
 import os
+import re
 import stat
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import MAGIC_NUMBER, cache_from_source, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -34,10 +34,14 @@ _PACKAGE = __name__.partition(".")[0]
 _HOME = os.path.dirname(os.path.abspath(__file__))  # Path takes longer at each start
 # The version of this layout, then Python's. The checksum and the place of the index follow, of four
 # bytes each, then the bytecode of all modules, and the index.
-_MAGIC = b"octavo1\0" + MAGIC_NUMBER
+_MAGIC = b"octavo2\0" + MAGIC_NUMBER
 _HEADER = len(_MAGIC) + 8
 _PYTHON_HEADER = 16  # of a file of bytecode: magic, flags, time and size of the source
 _MOST_FILES = 8  # in the cache: one for each place of this package and version of Python
+_NAME = re.compile(r"[0-9a-f]{16}\..+")  # of such a file
+# The module of the finder that an editable installation puts before Python's own.
+_EDITABLE = f"_editable_skbc_{_PACKAGE}"
+Facts = tuple[int, int, int]
 
 
 class _Kept(NamedTuple):
@@ -45,7 +49,7 @@ class _Kept(NamedTuple):
 
     is_package: bool
     cached: str  # Python's own file
-    source: tuple[int, int]  # time and size of the source, as Python's file has them
+    source: Facts
     begin: int
     end: int
     checksum: int
@@ -54,7 +58,7 @@ class _Kept(NamedTuple):
 class _Loader(SourceFileLoader):
     """A loader whose bytecode has been read."""
 
-    def __init__(self, name: str, path: str, code: memoryview) -> None:
+    def __init__(self, name: str, path: str, code: bytes) -> None:
         super().__init__(name, path)
         self._code = code
 
@@ -72,10 +76,10 @@ class _Finder(MetaPathFinder):
         self._missing: set[str] = set()
         self._process = os.getpid()
         self._index: dict[str, Any] = {}
-        self._data = memoryview(b"")
+        self._file = -1
         with contextlib.suppress(OSError, ValueError, EOFError, TypeError):
-            self._data = _map(place)
-            self._index = _read_index(self._data)
+            self._file = _open(place)
+            self._index = _read_index(self._file)
             os.utime(place)  # what is used stays, when old files are removed
 
     def find_spec(
@@ -89,9 +93,12 @@ class _Finder(MetaPathFinder):
             self._missing.add(fullname)
             return None
         kept = _Kept._make(found)
-        code = self._data[kept.begin : kept.end]
         source = _source_of(fullname, is_package=kept.is_package)
-        if _facts(source) != kept.source or zlib.crc32(code) != kept.checksum:
+        home = os.path.dirname(os.path.dirname(source) if kept.is_package else source)
+        if path is None or home not in path:  # another copy of this package is imported
+            return None
+        code = self._read(kept) if _facts(source) == kept.source else None
+        if code is None:
             self._missing.add(fullname)
             return None
         places = [os.path.dirname(source)] if kept.is_package else None
@@ -102,6 +109,14 @@ class _Finder(MetaPathFinder):
         if spec is not None:
             spec.cached = kept.cached
         return spec
+
+    def _read(self, kept: _Kept) -> bytes | None:
+        """Read a module's bytecode; return None if the file has something else there."""
+        try:
+            code = os.pread(self._file, kept.end - kept.begin, kept.begin)
+        except OSError:
+            return None
+        return code if zlib.crc32(code) == kept.checksum else None
 
     def write(self) -> None:
         """Write the file anew, if this process has imported what it lacks and Python has kept."""
@@ -120,8 +135,17 @@ def use_kept_bytecode() -> None:
     """
     with contextlib.suppress(OSError, RuntimeError):
         finder = _Finder(_place())
-        sys.meta_path.insert(0, finder)
+        before = (
+            each is PathFinder or type(each).__module__ == _EDITABLE for each in sys.meta_path
+        )
+        place = next((number for number, is_so in enumerate(before) if is_so), 0)
+        sys.meta_path.insert(place, finder)
         atexit.register(finder.write)
+
+
+def _is_later(finder: object) -> bool:
+    """Return whether a finder would find this package's sources; hooks of others come before."""
+    return finder is PathFinder or type(finder).__module__ == _EDITABLE
 
 
 def _place() -> Path:
@@ -131,25 +155,24 @@ def _place() -> Path:
     return bytecode_directory() / f"{digest}.{tag}"
 
 
-def _map(place: Path) -> memoryview:
-    """Map the file into memory; raise ValueError if anyone but this user can write it."""
+def _open(place: Path) -> int:
+    """Open the file; raise ValueError if anyone but this user can write it."""
     descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        facts = os.fstat(descriptor)
-        is_ours = facts.st_uid == os.geteuid() and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if not is_ours or not stat.S_ISREG(facts.st_mode):
-            raise ValueError("others can write this file")
-        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
-    finally:
+    facts = os.fstat(descriptor)
+    is_ours = facts.st_uid == os.geteuid() and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not is_ours or not stat.S_ISREG(facts.st_mode):
         os.close(descriptor)
+        raise ValueError("others can write this file")
+    return descriptor
 
 
-def _read_index(data: memoryview) -> dict[str, Any]:
+def _read_index(file: int) -> dict[str, Any]:
     """Return the index of a file; raise ValueError if it is damaged or of another version."""
     size = len(_MAGIC)
-    checksum, begin = (int.from_bytes(data[at : at + 4], "little") for at in (size, size + 4))
-    index = data[begin:]
-    if data[:size] != _MAGIC or zlib.crc32(index) != checksum:
+    header = os.pread(file, _HEADER, 0)
+    checksum, begin = (int.from_bytes(header[at : at + 4], "little") for at in (size, size + 4))
+    index = os.pread(file, os.fstat(file).st_size, begin)
+    if header[:size] != _MAGIC or zlib.crc32(index) != checksum:
         raise ValueError("no index of this version")
     read: dict[str, Any] = marshal.loads(index)  # noqa: S302 — only this user can write it
     return read
@@ -161,16 +184,20 @@ def _source_of(name: str, *, is_package: bool) -> str:
     return os.path.join(path, "__init__.py") if is_package else f"{path}.py"
 
 
-def _facts(path: str) -> tuple[int, int] | None:
-    """Return the time and the size of a source as Python writes them; None if there is none."""
+def _facts(path: str) -> Facts | None:
+    """Return the time and the size of a source as Python writes them, and when it came there.
+
+    The last differs also where a package is replaced by another version whose sources all have one
+    time. Return None if there is no source.
+    """
     try:
         found = os.stat(path)
     except OSError:
         return None
-    return int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF
+    return int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF, found.st_ctime_ns
 
 
-def _compiled(source: str) -> tuple[str, tuple[int, int], bytes] | None:
+def _compiled(source: str) -> tuple[str, Facts, bytes] | None:
     """Return Python's file of a source, what it is for, and its bytecode, if it is valid."""
     cached, facts = cache_from_source(source), _facts(source)
     try:
@@ -178,9 +205,10 @@ def _compiled(source: str) -> tuple[str, tuple[int, int], bytes] | None:
             data = file.read()
     except OSError:
         return None
-    time, size = (int.from_bytes(data[at : at + 4], "little") for at in (8, 12))
-    is_valid = data[:8] == MAGIC_NUMBER + bytes(4) and facts == (time, size)
-    return (cached, (time, size), data[_PYTHON_HEADER:]) if is_valid else None
+    known = tuple(int.from_bytes(data[at : at + 4], "little") for at in (8, 12))
+    if facts is None or data[:8] != MAGIC_NUMBER + bytes(4) or facts[:2] != known:
+        return None
+    return cached, facts, data[_PYTHON_HEADER:]
 
 
 def _is_compiled(name: str) -> bool:
@@ -226,7 +254,8 @@ def _write(place: Path) -> None:
     except OSError:
         new.unlink(missing_ok=True)
         raise
-    for old in sorted(place.parent.iterdir(), key=_last_use, reverse=True)[_MOST_FILES:]:
+    ours = [each for each in place.parent.iterdir() if _NAME.fullmatch(each.name)]
+    for old in sorted(ours, key=_last_use, reverse=True)[_MOST_FILES:]:
         old.unlink(missing_ok=True)
 
 

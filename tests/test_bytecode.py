@@ -185,17 +185,74 @@ def test_old_files_of_other_places_are_removed(installed: Installed) -> None:
     directory = installed.cache / "bytecode"
     directory.mkdir(parents=True)
     for age in range(20):
-        old = directory / f"{age}"
+        old = directory / f"{age:016x}.cpython-311-0"
         old.touch()
         os.utime(old, (age, age))
+    (directory / "mine").touch()
+    os.utime(directory / "mine", (0, 0))
     installed.run()
-    kept = {file.name for file in installed.files}
-    assert len(kept) == 8
-    assert {"19", "13"} < kept
-    assert "12" not in kept
-    os.utime(next(file for file in installed.files if len(file.name) > 2), (1, 1))
+    kept = {file.name.partition(".")[0] for file in installed.files}
+    assert len(kept) == 9
+    assert {f"{19:016x}", f"{13:016x}", "mine"} < kept
+    assert f"{12:016x}" not in kept
+
+
+def test_a_file_in_use_is_not_the_oldest(installed: Installed) -> None:
+    installed.run()
+    (file,) = installed.files
+    os.utime(file, (1, 1))
     assert installed.run() == KEPT_ALL
-    assert min(installed.files, key=lambda file: file.stat().st_mtime).name == "13"  # not ours
+    assert file.stat().st_mtime > 1
+
+
+def test_a_file_that_is_cut_while_it_is_in_use_costs_time_alone(installed: Installed) -> None:
+    installed.run()
+    cut = f"import octavo.one, os\nos.truncate({str(installed.files[0])!r}, 30)\n"
+    lines = installed.run(cut + SHOW)
+    assert [line[-1] for line in lines] == ["1", "2", "3"]
+
+
+def test_another_version_of_the_same_times_and_sizes_is_run(installed: Installed) -> None:
+    installed.run()
+    package = installed.home / "octavo"
+    path, cached = package / "one.py", Path(cache_from_source(str(package / "one.py")))
+    before = path.stat()
+    path.unlink()
+    cached.unlink()
+    path.write_text("VALUE = 7\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert installed.run() == [f"{PYTHON} 7", *KEPT_ALL[1:]]
+
+
+def test_another_copy_of_the_package_is_imported_from_its_own_place(
+    installed: Installed, tmp_path: Path
+) -> None:
+    installed.run()
+    other = Installed(tmp_path / "other", tmp_path / "cache")
+    (other.home / "octavo" / "one.py").write_text("VALUE = 7\n")
+    program = f"""
+import sys, octavo.one
+for name in [name for name in sys.modules if name.startswith("octavo")]:
+    del sys.modules[name]
+sys.path.insert(0, {str(other.home)!r})
+import octavo.one
+print(octavo.one.VALUE)
+"""
+    assert installed.run(program) == ["7"]
+
+
+def test_a_hook_from_before_sees_each_module(installed: Installed) -> None:
+    installed.run()
+    program = """
+import sys
+class Hook:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("octavo."):
+            print(name)
+sys.meta_path.insert(0, Hook())
+import octavo.one
+"""
+    assert "octavo.one" in installed.run(program)
 
 
 def test_a_child_that_was_forked_writes_nothing(installed: Installed) -> None:
