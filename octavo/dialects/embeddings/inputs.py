@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from octavo.dialects.common.mixed import runs_in
 from octavo.serving.schema.prompts import MAX_PROMPT_ITEMS, MAX_PROMPTS
 from octavo.text.pairs import Part
 from octavo.transport.errors import invalid, not_yet
@@ -84,18 +85,12 @@ def input_job(given: Any, name: str, prefix: str, *, is_framed: bool) -> PromptJ
         return list(given)
     parts: list[Part] = []
     has_text = False
-    for each in given:
+    for each in runs_in(given, name):
         if isinstance(each, str):  # only the first text gets the special tokens
             parts.append(Part(text=each, is_framed=is_framed and not has_text))
             has_text = True
-        elif isinstance(each, int):
-            parts.append(Part(packed_ids=packed([each])))
         else:
-            raise invalid(
-                f"{name} mixes token ids with whole inputs; one input consists of texts and token "
-                "ids alone",
-                name,
-            )
+            parts.append(Part(packed_ids=packed(each)))
     return PromptJob(parts=parts)
 
 

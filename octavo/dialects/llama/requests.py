@@ -8,6 +8,7 @@ from typing import Any
 
 from octavo.core.sampling_params import MAX_BIAS
 from octavo.core.structured_outputs import StructuredOutputsParams
+from octavo.dialects.common.mixed import runs_in
 from octavo.dialects.common.parameters import given_fields
 from octavo.dialects.common.samplers import given_samplers
 from octavo.dialects.common.shapes import shape_at
@@ -117,17 +118,11 @@ def _job(given: str | PromptObject | list[Any], where: str) -> PromptJob:
     if all(isinstance(each, int) for each in given):
         return PromptJob(packed_ids=packed(given))
     parts: list[Part] = []
-    for each in given:
+    for each in runs_in(given, where):
         if isinstance(each, str):
             parts.append(Part(text=each, is_framed=not parts))  # only a beginning gets a mark
-        elif isinstance(each, int):
-            parts.append(Part(packed_ids=packed([each])))
         else:
-            raise invalid(
-                f"{where} mixes token ids with whole prompts; one prompt consists of texts and "
-                "token ids alone",
-                where,
-            )
+            parts.append(Part(packed_ids=packed(each)))
     return PromptJob(parts=parts)
 
 

@@ -47,7 +47,9 @@ class Model:
     def status(self) -> State:
         """The state as llama-server names it: there, what has made room is unloaded."""
         is_gone = self.has_made_room and self.state is State.SLEEPING
-        return State.UNLOADED if is_gone else self.state
+        if not is_gone and self.state is not State.UNLOADED:
+            return self.state
+        return State.UNLOADED if self.task is None else State.LOADING  # or waits for its turn
 
     @property
     def is_idle(self) -> bool:

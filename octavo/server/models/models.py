@@ -114,15 +114,20 @@ class Models:
             if has_left:
                 return
             raise invalid(f"the model {model.name!r} is loaded already", "model")
+        model.failure, model.failed_at = None, -math.inf
         task = asyncio.get_running_loop().create_task(self._touch(model))
         self._asked[model.name] = task
         task.add_done_callback(lambda done: self._asked.pop(model.name))
 
     async def _touch(self, model: Model) -> None:
         """Wait until a model is loaded; why it cannot be is in the log and in its state."""
-        with contextlib.suppress(ApiError):
+        try:
             async with self.used(model):
                 pass
+        except ApiError as error:
+            if model.failure is None and not self._is_stopping:
+                log.warning("the model %r was not loaded: %s", model.name, error)
+                model.failure = error
 
     def unload(self, model: Model) -> None:
         """Close a model once nothing uses it; raise ApiError if it is not loaded.

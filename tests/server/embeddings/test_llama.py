@@ -97,6 +97,19 @@ def test_texts_and_token_ids_may_be_mixed_and_given_as_objects(directory: Path) 
     run(directory, test, EMBEDDER)
 
 
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embedding", "/completion"])
+def test_a_list_of_too_many_texts_is_refused(directory: Path, path: str) -> None:
+    """Each text is split by a call of its own; ids that follow each other are one part."""
+
+    async def test(client: Client) -> None:
+        field = "prompt" if path == "/completion" else "input"
+        answer = await client.post(path, json={field: [*["a"] * 2_000, 1]})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == field
+
+    run(directory, test, EMBEDDER)
+
+
 def test_a_large_body_may_mix_texts_and_token_ids(directory: Path) -> None:
     """A worker reads it, and it stays one prompt, not one for each of its parts."""
 

@@ -104,6 +104,47 @@ def test_a_model_that_is_being_loaded_can_be_unloaded(directory: Path) -> None:
     in_loop(directory, work)
 
 
+def test_a_model_that_waits_for_its_turn_is_loading(directory: Path) -> None:
+    """Requests for it wait too, also where a request alone would not load it."""
+
+    async def work(site: Site, client: httpx.AsyncClient) -> None:
+        site.models.start()
+        site.models.autoloads = False
+        site.opener.gate.clear()
+        for name in ("b", "a"):
+            response = await client.post("/models/load", json={"model": name})
+            assert response.json() == {"success": True}
+        await until(lambda: site["a"].task is not None and site["b"].state is State.LOADING)
+        assert site["a"].state is State.UNLOADED
+        assert await status_of(client, "a") == "loading"
+        body = {"model": "a", "prompt": "Hi", "max_tokens": 1}
+        asked = asyncio.ensure_future(client.post("/v1/completions", json=body))
+        site.opener.gate.set()
+        assert (await asked).status_code == 200
+
+    run(directory, work)
+
+
+def test_a_load_without_room_is_shown_and_tried_again(directory: Path) -> None:
+    async def work(site: Site, client: httpx.AsyncClient) -> None:
+        site.models.start()
+        refusal = ApiError(503, "no room", code="models_busy")
+        site.opener.failures["a"] = refusal
+        site.models.load(site["a"])
+        await until(lambda: not site.models._asked)
+        failure = site["a"].failure
+        assert failure is not None
+        assert failure.code == "models_busy"
+        cards = (await client.get("/models")).json()["data"]
+        assert [each["status"].get("failed") for each in cards if each["id"] == "a"] == [True]
+        del site.opener.failures["a"]
+        site.models.load(site["a"])  # at once, and not after ten seconds
+        await until(lambda: site["a"].state is State.LOADED)
+        assert site["a"].failure is None
+
+    run(directory, work)
+
+
 def test_a_failure_is_shown_and_leaves_no_wish(directory: Path) -> None:
     async def work(site: Site, client: httpx.AsyncClient) -> None:
         site.models.start()
