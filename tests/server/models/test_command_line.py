@@ -139,12 +139,12 @@ def test_three_models_of_which_two_have_room(tmp_path: Path) -> None:
 def test_what_several_models_cannot_have(
     words: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["serve", "a", "b", *words]) == USAGE
+    assert main(["serve", "a", "b", "--port", "0", *words]) == USAGE
     assert named in capsys.readouterr().err
 
 
 def test_names_that_are_equal_are_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "a", "b", "--served-model-name", "x", "x"]) == USAGE
+    assert main(["serve", "a", "b", "--port", "0", "--served-model-name", "x", "x"]) == USAGE
     assert "1 different name for 2 models" in capsys.readouterr().err
 
 
@@ -154,7 +154,7 @@ def test_one_model_has_no_limits_of_several(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_directory_without_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--models-dir", str(tmp_path)]) == FAILED
+    assert main(["serve", "--port", "0", "--models-dir", str(tmp_path)]) == FAILED
     assert "--models-dir" in capsys.readouterr().err
 
 
