@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from octavo.dialects.embeddings.inputs import input_job
+from octavo.workers.jobs import PromptJob, packed
 from tests.server.embeddings.make import run
 from tests.server.embeddings.test_scores import EMBEDDER, TEXTS
 from tests.server.make import Client
@@ -108,6 +110,12 @@ def test_a_list_of_too_many_texts_is_refused(directory: Path, path: str) -> None
         assert answer.json()["error"]["param"] == field
 
     run(directory, test, EMBEDDER)
+
+
+def test_token_ids_that_follow_each_other_are_one_part() -> None:
+    job = input_job([1, 2, "a", 3, 4, 5], "input", "", is_framed=True)
+    assert isinstance(job, PromptJob)
+    assert [each.packed_ids for each in job.parts] == [packed([1, 2]), b"", packed([3, 4, 5])]
 
 
 def test_a_large_body_may_mix_texts_and_token_ids(directory: Path) -> None:
