@@ -4,9 +4,9 @@ Python looks for the source of each module, compares its age with that of a file
 reads that: a tenth of the time to a first token for some three hundred modules. Here the files that
 Python has written are put together in Octavo's cache when a process ends. A module is taken from
 there while its source has the times and the size that it had then; all others are imported as
-always. A cache that cannot be read or written changes nothing but
-the time. As with Python's files, a user who may write it decides what this one runs: it is read
-only if it belongs to this user and others may not write it.
+always. A cache that cannot be read or written changes nothing but the time. As with Python's files,
+a user who may write it decides what this one runs: it is read only if it belongs to this user and
+others may not write it.
 """
 
 from __future__ import annotations
@@ -135,10 +135,7 @@ def use_kept_bytecode() -> None:
     """
     with contextlib.suppress(OSError, RuntimeError):
         finder = _Finder(_place())
-        before = (
-            each is PathFinder or type(each).__module__ == _EDITABLE for each in sys.meta_path
-        )
-        place = next((number for number, is_so in enumerate(before) if is_so), 0)
+        place = next((i for i, each in enumerate(sys.meta_path) if _is_later(each)), 0)
         sys.meta_path.insert(place, finder)
         atexit.register(finder.write)
 
@@ -250,7 +247,7 @@ def _write(place: Path) -> None:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as file:
             file.writelines([header, *parts, listing])
-        os.replace(new, place)  # who has mapped the old one keeps it
+        os.replace(new, place)  # a process that has opened the old one keeps it
     except OSError:
         new.unlink(missing_ok=True)
         raise
